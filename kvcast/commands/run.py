@@ -98,8 +98,10 @@ class PrintKeys(argparse.Action):
         parser.exit()
 
 
-def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scenario", metavar="SCENARIO.toml", type=source, help="the scenario file")
+def add_scenario_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    more = {"nargs": "+"} if several else {}
+    told = "the scenario file, or two and more" if several else "the scenario file"
+    parser.add_argument("scenario", metavar="SCENARIO.toml", type=source, help=told, **more)
     parser.add_argument(
         "--keys",
         action=PrintKeys,

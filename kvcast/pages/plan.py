@@ -17,14 +17,13 @@ import streamlit as st
 from kvcast import text
 from kvcast.jobs import demo
 from kvcast.jobs.runner import Job, Runner
-from kvcast.pages import answer, judging, results, shell
+from kvcast.pages import answer, judging, kept, results, shell
+from kvcast.pages.address import FIND, REACH
 from kvcast.pages.apply import apply_change, use
 from kvcast.pages.plan_files import plan_files
 from kvcast.pages.plan_question import (
     AFFINITY,
     DEFAULT_SEEDS,
-    FIND,
-    REACH,
     SEEDS,
     WIDER,
     Axes,
@@ -236,6 +235,7 @@ def _pin(page: Page, run: Run, place: Any) -> None:
     """Pin the run on show, or say what is pinned and let it go."""
     state = st.session_state
     with place:
+        kept.button(page.shown_toml)
         if page.baseline is not None:
             s = page.baseline.summary
             words = (

@@ -20,15 +20,15 @@ from kvcast import figures, text
 from kvcast.pages.edit.chart import draw
 from kvcast.pages.edit.plain import plain
 from kvcast.planner import words
+from kvcast.present.numbers import MARK as MARK
 from kvcast.present.numbers import Number, four
+from kvcast.present.numbers import mark_of_share as mark_of_share
 from kvcast.present.terms import TERMS
 from kvcast.present.verdict import MET, MISSED, OPEN, Verdict, fleet_of, share_of
 from kvcast.store import parquet
 from kvcast.store.runs import Run
 
 Document = Mapping[str, Any]
-MARK = "†"  # a number that rests on extrapolated step times; a triangle would read as "rising"
-MARKED_SHARE = 0.01
 
 
 def box(found: Verdict, place: Any = st) -> None:
@@ -78,11 +78,6 @@ def _name(run: Run | None) -> str:
 
 def mark_of(s: Document) -> str:
     return mark_of_share(s["coverage"]["extrapolated"])
-
-
-def mark_of_share(extrapolated: float | None) -> str:
-    """The mark of numbers that rest on more than 1 % extrapolated simulated time."""
-    return f" {MARK}" if (extrapolated or 0.0) >= MARKED_SHARE else ""
 
 
 def _four_places() -> list[Any]:

@@ -25,8 +25,8 @@ import streamlit as st
 
 from kvcast.config import scenario_from_doc
 from kvcast.jobs import link
-from kvcast.jobs.runner import Job, Runner
-from kvcast.pages import judging, results
+from kvcast.jobs.runner import CANCELLED, Job, Runner
+from kvcast.pages import address, judging, results
 from kvcast.pages.edit import inputs, settings
 from kvcast.pages.edit.inputs import Asked
 from kvcast.store.runs import Run, load_run
@@ -34,6 +34,7 @@ from sim.scenario import Scenario
 from workloads.errors import InputError
 
 POLL_S = 0.5
+CHANGES_TOLD = 4
 LAYOUT = (
     "<style>.stMainBlockContainer { padding: 4rem 2.5rem 2rem; } .stSidebar .stVerticalBlock { gap: 0.6rem; }"
     " .unseen { position: absolute; width: 1px; height: 1px; margin: 0; overflow: hidden; clip-path: inset(50%); }"
@@ -94,7 +95,7 @@ def begin() -> Page:
     job: Job | None
     runner = runner_of(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
     state = st.session_state
-    first = "base" not in state
+    first = "base" not in state or address.gone_back()
     if first:
         _open(runner)
     st.html(LAYOUT)
@@ -122,7 +123,10 @@ def begin() -> Page:
 def _open(runner: Runner) -> None:
     """A new session says what its link says: settings, the run on show, or the bundled example."""
     state, params = st.session_state, st.query_params.to_dict()
-    state.update(job=None, pending=None, problem="", pinned=None)
+    state["problem"] = ""
+    for key in ("job", "pending", "pinned"):  # who goes back keeps what is on show until the address names another
+        state.setdefault(key, None)
+    address.take(runner, params)
     job = runner.find(params.pop(link.JOB, ""))
     try:
         if params:
@@ -145,8 +149,8 @@ def _share(page: Page) -> None:
     with st.sidebar.popover("Share or load", width="stretch"):
         if scenario is not None:
             params, why_not = _link(page, scenario)
-            if st.query_params.to_dict() != params:
-                st.query_params.from_dict(params)
+            params |= address.given()
+            address.written(params)
             st.markdown("**Link** :gray[to these settings; the browser's address is the same]")
             if why_not:
                 st.caption(results.plain(why_not))
@@ -236,12 +240,41 @@ def status(page: Page) -> None:
     pending: Job | None = state["pending"]
     if pending is not None:
         follow(page.runner, pending)
+    elif page.asked.problem == inputs.READING:
+        follow(page.runner, inputs.reading(page.runner, state["workload.trace"]))
     elif page.asked.problem:
         st.error(results.plain(page.asked.problem), icon=":material/error:")
     elif state["problem"]:
-        st.error(results.plain(state["problem"]), icon=":material/error:")
+        st.error(results.plain(f"{_capital(state['problem'])}{_of_what(page)}"), icon=":material/error:")
     elif page.shown_toml and page.asked.toml != page.shown_toml:
-        st.info("The settings have changed since this run. Press **Run** to simulate them.", icon=":material/edit:")
+        st.info(
+            "The settings have changed since this run. Press **Run** to simulate them."
+            f" {results.plain(_changed(page))}",
+            icon=":material/edit:",
+        )
+
+
+def _capital(told: str) -> str:
+    return told[:1].upper() + told[1:]
+
+
+def _of_what(page: Page) -> str:
+    """Whose the results below are when a run did not come to its end."""
+    if page.run is None:
+        return ". There is no finished run to show yet."
+    if page.asked.toml == page.shown_toml or page.asked.scenario is None:
+        return ""
+    return f". The results below are of the last finished run. {_changed(page)}"
+
+
+def _changed(page: Page) -> str:
+    """What the settings have that the run on show has not: "Changed: cluster.replicas 2 -> 3."."""
+    if page.asked.scenario is None:
+        return ""
+    changes = link.changes(page.asked.scenario, judging.scenario_of(page.shown_toml))
+    told = [f"{key} {before} → {now}" for key, before, now in changes[:CHANGES_TOLD]]
+    more = len(changes) - len(told)
+    return f"Changed: {', '.join(told)}{f' and {more} more' if more else ''}." if told else ""
 
 
 def result(page: Page, place: Any, *command: str, label: str) -> Job | None:
@@ -257,8 +290,8 @@ def result(page: Page, place: Any, *command: str, label: str) -> Job | None:
         if job is not None and running:
             follow(page.runner, job)
             return None
-        if job is not None:
-            st.error(results.plain(job.failure()), icon=":material/error:")
+        if job is not None and (told := _ended(job, label)):
+            st.error(results.plain(told), icon=":material/error:")
         if st.button(label, key=f"start {label} {' '.join(command)}"):
             try:
                 page.runner.submit(page.shown_toml, *command)
@@ -266,6 +299,15 @@ def result(page: Page, place: Any, *command: str, label: str) -> Job | None:
             except InputError as error:
                 st.error(results.plain(str(error)), icon=":material/error:")
     return None
+
+
+def _ended(job: Job, label: str) -> str:
+    """Why a job has no answer, and what that leaves; nothing of what another session cancelled."""
+    if job.failure() != CANCELLED:
+        return job.failure()
+    if job.key not in st.session_state.get("cancelled", ()):
+        return ""
+    return f"Cancelled: “{label}” has no answer yet. All else on this page is of the run on show."
 
 
 def until_done(job: Job | None, draw: Callable[[], None]) -> None:
@@ -303,6 +345,7 @@ def _progress(runner: Runner, job: Job) -> None:
     bar.progress(done, results.plain(f"{says} ({100 * done:.0f} %{left})"))
     if stop.button("Cancel", key=f"cancel {job.key}", width="stretch"):
         runner.cancel(job)
+        st.session_state["cancelled"] = {*st.session_state.get("cancelled", ()), job.key}
         job.wait()
         st.rerun()
 
