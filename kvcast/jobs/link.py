@@ -27,6 +27,7 @@ from workloads.errors import InputError
 
 PACKED = "scenario"
 """Parameter of a link that holds a whole scenario, compressed: a mix of one's own has no short form."""
+SEED = "seed"
 JOB = "job"
 """Parameter that names the run on show, for whoever opens the link on the same server."""
 LETTERS = "ABCDEF"
@@ -110,7 +111,7 @@ def changes(scenario: Scenario, base: Scenario) -> list[tuple[str, str, str]]:
                 )
             )
         except _NoShortFormError:
-            found.append((section, "as it was", "edited"))
+            found.append((section, "", "edited"))
             continue
         found += [(key, _at(before, key) or NONE, value or NONE) for key, value in rows]
     return found

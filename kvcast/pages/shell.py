@@ -188,7 +188,9 @@ def _link(page: Page, scenario: Scenario) -> tuple[dict[str, str], str]:
     job: Job | None = st.session_state["job"]
     key = {link.JOB: job.key} if job is not None and page.asked.toml != job.scenario_toml else {}
     try:
-        return link.query(scenario, settings.demo()) | key, ""
+        found = link.query(scenario, settings.demo())
+        # a job alone means its own settings: the example's, beside another run, are told by one that is as it was
+        return found | ({link.SEED: str(scenario.seed)} if key and not found else {}) | key, ""
     except InputError as error:
         return ({link.JOB: job.key} if job is not None else {}), str(error)
 
@@ -245,7 +247,7 @@ def status(page: Page) -> None:
     elif page.asked.problem:
         st.error(results.plain(page.asked.problem), icon=":material/error:")
     elif state["problem"]:
-        st.error(results.plain(f"{_capital(state['problem'])}{_of_what(page)}"), icon=":material/error:")
+        st.error(results.plain(f"{_stated(state['problem'])}{_of_what(page)}"), icon=":material/error:")
     elif page.shown_toml and page.asked.toml != page.shown_toml:
         st.info(
             "The settings have changed since this run. Press **Run** to simulate them."
@@ -254,8 +256,8 @@ def status(page: Page) -> None:
         )
 
 
-def _capital(told: str) -> str:
-    return told[:1].upper() + told[1:]
+def _stated(problem: str) -> str:
+    return "Cancelled" if problem == CANCELLED else problem.rstrip(".")
 
 
 def _of_what(page: Page) -> str:
@@ -263,7 +265,7 @@ def _of_what(page: Page) -> str:
     if page.run is None:
         return ". There is no finished run to show yet."
     if page.asked.toml == page.shown_toml or page.asked.scenario is None:
-        return ""
+        return "."
     return f". The results below are of the last finished run. {_changed(page)}"
 
 
@@ -272,7 +274,7 @@ def _changed(page: Page) -> str:
     if page.asked.scenario is None:
         return ""
     changes = link.changes(page.asked.scenario, judging.scenario_of(page.shown_toml))
-    told = [f"{key} {before} → {now}" for key, before, now in changes[:CHANGES_TOLD]]
+    told = [f"{key} {before} → {now}" if before else f"{key} {now}" for key, before, now in changes[:CHANGES_TOLD]]
     more = len(changes) - len(told)
     return f"Changed: {', '.join(told)}{f' and {more} more' if more else ''}." if told else ""
 
