@@ -26,7 +26,7 @@ from sim.scenario import CostConfig, Scenario, SloConfig
 from workloads.errors import InputError
 
 INSTANT = "Limits, target and price change this verdict at once: no simulation looks at them."
-FIELD_WIDTH = 148
+FIELD_WIDTH = 140
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
