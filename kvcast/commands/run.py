@@ -99,9 +99,8 @@ class PrintKeys(argparse.Action):
 
 
 def add_scenario_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
-    more = {"nargs": "+"} if several else {}
     told = "the scenario file, or two and more" if several else "the scenario file"
-    parser.add_argument("scenario", metavar="SCENARIO.toml", type=source, help=told, **more)
+    parser.add_argument("scenario", metavar="SCENARIO.toml", type=source, nargs="+" if several else None, help=told)
     parser.add_argument(
         "--keys",
         action=PrintKeys,

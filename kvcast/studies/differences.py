@@ -121,14 +121,12 @@ def _priced(
     prices = [one["cost"]["gpu_hour_usd"] for one in (summary, first)]
     if None in prices:
         return {**found, "usd_per_request": Difference(None, note="no price")}
-    paid = [
+    ours, theirs = (
         {**one, "gpu_hours": one["gpu_hours"] * (price / 3600)}
         for one, price in zip((run, its_run), prices, strict=True)
-    ]
-    return {
-        **found,
-        "usd_per_request": intervals.request_differences(*paid, only=("gpu_s_per_request",))["gpu_s_per_request"],
-    }
+    )
+    paid = intervals.request_differences(ours, theirs, only=("gpu_s_per_request",))
+    return {**found, "usd_per_request": paid["gpu_s_per_request"]}
 
 
 # -- told --------------------------------------------------------------------------------------------------------------
