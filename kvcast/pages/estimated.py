@@ -67,8 +67,8 @@ def _estimated(job: Any, base: Any) -> None:
     """The estimate's numbers, each with its change against the last full run's settings; those of the edit before,
     marked, until the new ones are there."""
     state = st.session_state
-    if job is not None and job.done:
-        state["workload.estimate"] = job.document()
+    if job is not None and job.done and state.get("workload.estimate_key") != job.key:
+        state["workload.estimate"], state["workload.estimate_key"] = job.document(), job.key
     found, before = state.get("workload.estimate"), base.document() if base is not None and base.done else None
     if job is not None and not job.running and not job.done and job.failure():
         st.error(plain(job.failure()), icon=":material/error:")
