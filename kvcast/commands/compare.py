@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
     from kvcast.config import load_doc, naming
     from kvcast.present.html_comparison import of_comparison
     from kvcast.studies import compare, named_variants
-    from kvcast.system import replace_file
     from workloads.errors import InputError
+    from workloads.files import replace_file
     from workloads.limits import from_1, within
 
     within("--seeds", args.seeds, from_1(10_000))
