@@ -34,9 +34,18 @@ class Fleet:
     """Positions of combinations are their places in `combinations`; those that cannot run are left out of the
     search."""
 
-    def __init__(self, trials: Trials, combinations: Sequence[Combination], most: int, every: bool = False) -> None:
-        """every: find the fewest replicas of every combination, also where they cannot be cheaper than the best."""
+    def __init__(
+        self,
+        trials: Trials,
+        combinations: Sequence[Combination],
+        most: int,
+        every: bool = False,
+        on_judged: Callable[[int, int], None] = lambda i, n: None,
+    ) -> None:
+        """every: find the fewest replicas of every combination, also where they cannot be cheaper than the best.
+        on_judged(combination, replicas): is told of each fleet that was judged, and again when it is settled."""
         self.trials, self.combinations, self.most, self.every = trials, combinations, most, every
+        self._on_judged = on_judged
         self.reasons: dict[int, tuple[str, str]] = {}  #: of combinations that cannot run: the verdict, and why
         for i, one in enumerate(combinations):
             if one.scenario is None:
@@ -99,10 +108,7 @@ class Fleet:
         self.found = {i: Found(n, n) for i, n in sizes.items()}
         self.winner = max(self.runnable, key=lambda i: self._rank_fixed(i, sizes[i]), default=None)
         if self.winner is not None:
-            n = sizes[self.winner]
-            self.judged[self.winner, n] = self.settled[self.winner, n] = self.trials.settle(
-                self._trial(self.winner, n, keep=True, full=True)
-            )
+            self._settle_one(self.winner, sizes[self.winner], full=True)
 
     def judge(self, i: int, ns: Sequence[int], full: bool = False) -> list[Judged]:
         """Fleets of one combination by one run each, also for questions beyond the search."""
@@ -136,8 +142,9 @@ class Fleet:
             else:
                 return
 
-    def _settle_one(self, i: int, n: int) -> Judged:
-        one = self.judged[i, n] = self.settled[i, n] = self.trials.settle(self._trial(i, n, keep=True))
+    def _settle_one(self, i: int, n: int, full: bool = False) -> Judged:
+        one = self.judged[i, n] = self.settled[i, n] = self.trials.settle(self._trial(i, n, keep=True, full=full))
+        self._on_judged(i, n)
         return one
 
     def _next_larger(self, i: int, n: int) -> Found:
@@ -236,6 +243,8 @@ class Fleet:
         new = [place for place in places if place not in self.judged]
         judged = self.trials.judge([self._trial(i, n) for i, n in new])
         self.judged |= dict(zip(new, judged, strict=True))
+        for place in new:
+            self._on_judged(*place)
         return {i: [self.judged[i, n].attains for n in ns] for i, ns in asked.items()}
 
     def _choose(self) -> None:
