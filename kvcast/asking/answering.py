@@ -30,6 +30,7 @@ from kvcast.asking.bound import Bound
 from kvcast.asking.question import Asked, Question
 from kvcast.planner import Options, plan
 from kvcast.planner.progress import CANDIDATE, DONE, HEADLINE, REACH, Tell, untold
+from kvcast.planner.reaching import held, reached
 from kvcast.scenario.toml import dumps
 from kvcast.system import replace_file
 from sim.scenario import Scenario
@@ -40,7 +41,7 @@ START = 0.6
 STEP = 2.0 ** (-1 / 16)
 TRIES = 12
 """Loads at which a fleet of given GPUs is settled, each 4.4 % below the one before."""
-CAPACITY_ONLY: dict[str, Any] = {"binding": False, "advice": False, "n_plus_1": False, "model_error": False}
+ANSWER_ONLY = dict.fromkeys(("why", "capacity", "binding", "advice", "n_plus_1", "model_error", "undisturbed"), False)
 BOUND = "bound"
 Card = Callable[[dict[str, Any]], dict[str, Any]]
 """From a plan to its card."""
@@ -130,21 +131,23 @@ def _reach(
     asking: Asked, widths: list[Bound], gpus: int, folder: Path, options: dict[str, Any], tell: Tell
 ) -> tuple[float, Scenario]:
     """(sessions a second, scenario) of the width that holds most, at the highest load that it meets."""
-    quick = {**options, "seeds": 1, "recover": False, "undisturbed": False, **CAPACITY_ONLY}
-    held = {one.width: _held(asking, one, gpus, folder, quick) for one in widths}
-    best = max(widths, key=lambda one: held[one.width])
-    rate = held[best.width] * STEP
-    if not rate:
-        return _start(asking, best), asking.scenario(_start(asking, best), best.width, gpus // best.width)
+    asked, starts = Options(fixed=True, **options), {one.width: _start(asking, one) for one in widths}
+
+    def fleet(width: int, rate: float) -> Scenario:
+        return asking.scenario(rate, width, gpus // width)
+
+    rates = {width: rate * (held(fleet(width, rate), folder, asked) or 0.0) for width, rate in starts.items()}
+    width = max(rates, key=lambda one: rates[one])
+    if not rates[width]:
+        return starts[width], fleet(width, starts[width])
+    rate = rates[width] * reached(fleet(width, rates[width]), folder, asked)
+    told = {**options, **ANSWER_ONLY, "tell": untold}
     for _ in range(TRIES):
-        scenario = asking.scenario(rate, best.width, gpus // best.width)
-        told = _candidates(tell, asking.users(rate))
-        made = _fixed(scenario, folder, {**options, **CAPACITY_ONLY, "undisturbed": False, "tell": told})
-        if made["answer"]["feasible"]:
+        told["tell"] = _candidates(tell, asking.users(rate))
+        if plan(fleet(width, rate), (), folder, fixed=True, growth=None, **told)["answer"]["feasible"]:
             break
-        recovers = made["recovery"] and made["recovery"]["recoverable_per_s"]
-        rate *= min(STEP, recovers / made["capacity"]["offered_rate_per_s"] if recovers else 1.0)
-    return rate, scenario
+        rate *= STEP
+    return rate, fleet(width, rate)
 
 
 def _candidates(tell: Tell, users: float) -> Tell:
@@ -156,18 +159,6 @@ def _start(asking: Asked, one: Bound) -> float:
     """Sessions of the mix a second that are worth beginning at."""
     gpus = asking.question.gpus or one.width
     return asking.rate_of(START * one.replica_users * max(gpus // one.width, 1))
-
-
-def _held(asking: Asked, one: Bound, gpus: int, folder: Path, options: dict[str, Any]) -> float:
-    """Sessions of the mix a second that the fleet of this width holds by one run; 0 where it meets at no load."""
-    start = _start(asking, one)
-    made = _fixed(asking.scenario(start, one.width, gpus // one.width), folder, options)
-    capacity = made["capacity"] and made["capacity"]["slo_capacity_per_s"]
-    return start * capacity / made["capacity"]["offered_rate_per_s"] if capacity else 0.0
-
-
-def _fixed(scenario: Scenario, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
-    return plan(scenario, (), folder, fixed=True, growth=None, **options)
 
 
 def _without_folders(made: dict[str, Any]) -> dict[str, Any]:

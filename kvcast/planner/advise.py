@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvcast.planner.load import FARTHEST, STRIDE, Capacity, Loads, factor_of, with_load
-from kvcast.planner.sampled import sampled
+from kvcast.planner.sampled import brief, sampled
 from kvcast.planner.trials import Judged, Trial, Trials
 from kvcast.planner.whatif import LEAST_GAIN, NO_GAIN, Stress, load_words, stress, try_all
 from kvcast.studies.change import Change
@@ -47,7 +47,7 @@ def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> dict
     every = changes(ADVICE, loads.scenario)
     results = try_all(
         loads.trials,
-        [sampled(Trial(with_load(change.scenario, factor_of(step)), full=True)) for change in every],
+        [brief(Trial(with_load(change.scenario, factor_of(step)), full=True)) for change in every],
         base,
         [change.scenario.workload == loads.scenario.workload for change in every],
     )
@@ -123,7 +123,7 @@ def _combined(loads: Loads, found: Capacity, promising: Sequence[_Tried], at: St
         return None
     ((gain, _, _),) = try_all(
         loads.trials,
-        [sampled(Trial(with_load(best.change.scenario, factor_of(at.step)), full=True))],
+        [brief(Trial(with_load(best.change.scenario, factor_of(at.step)), full=True))],
         at.base,
         [best.change.scenario.workload == loads.scenario.workload],
     )

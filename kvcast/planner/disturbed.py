@@ -57,11 +57,13 @@ def n_plus_1(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
     if not asked.n_plus_1 or fleet.winner is None or fleet.answer is None:
         return None
     n = fleet.replicas
-    settled = fleet.settled.get((fleet.winner, n - 1))
-    down = settled
+    settled, known = fleet.settled.get((fleet.winner, n - 1)), fleet.judged.get((fleet.winner, n - 1))
+    down = known
     if n > 1 and (down is None or down.attainment is None):
         down = fleet.judge(fleet.winner, [n - 1], full=True)[0]
-    enough = down is not None and (down.attains if settled is None else settled.meets)
+    enough = (
+        settled.meets if settled is not None else known.attains if known is not None else bool(down and down.attains)
+    )
     survives = n if enough else n + 1 if fleet.answer.meets else None
     return {
         "replicas": survives,

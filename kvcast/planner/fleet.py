@@ -29,6 +29,8 @@ processes idle."""
 TIES = 150_000
 """Requests that fleets of the same cost are simulated for, to see which attains most: so a plan of few combinations
 compares all of them, and one of a hundred those that came closest to doing with less."""
+MISSED = 3
+"""Samples of a fleet that all miss, where one that is shown to meet would be missed by one in four or fewer."""
 DEARER, AS_DEAR = "dearer than the best fleet", "at best as dear as the best fleet, not compared with it (--every does)"
 
 
@@ -146,10 +148,22 @@ class Fleet:
             if not self.settled[i, n].meets:
                 self.found[i] = self._next_larger(i, n)
                 self._choose()
-            elif n > 1 and (i, n - 1) not in self.settled and self._settle_one(i, n - 1).meets:
+            elif n > 1 and not self._too_few(i, n - 1) and self._settled(i, n - 1).meets:
                 self.found[i] = Found(n - 1, n - 1)
             else:
                 return
+
+    def _too_few(self, i: int, n: int) -> bool:
+        """Whether samples of the fleet miss on every one of MISSED seeds: then it need not be settled."""
+        trial = self._trial(i, n)
+        if trial.share is None or (i, n) in self.settled:
+            return False
+        runs = [self.trials.judge([trial], seed)[0] for seed in self.trials.seeds[:MISSED]]
+        if len(runs) < MISSED or any(one.attains for one in runs):
+            return False
+        self.judged[i, n] = self.trials.together(trial, MISSED)
+        self._on_judged(i, n)
+        return True
 
     def _settle_one(self, i: int, n: int, full: bool = False) -> Judged:
         one = self.judged[i, n] = self.settled[i, n] = self.trials.settle(self._whole(i, n, full))
@@ -167,12 +181,14 @@ class Fleet:
         """How many of the answer's runs say so by themselves, how many would do with a replica less, how many ask for
         more; of the seeds that both fleets were run with.
 
-        None where there is one run.
+        None where there is one run, or the fleet with a replica less was not settled.
         """
         one = self.answer
         if one is None or self.winner is None or len(one.attained) < 2:
             return None
         less = self.settled.get((self.winner, self.replicas - 1))
+        if less is None and self.replicas > 1:
+            return None
         fewer = less.attained if less is not None else (False,) * len(one.attained)
         both = list(zip(one.attained, fewer, strict=False))
         return {

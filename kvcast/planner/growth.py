@@ -16,7 +16,7 @@ from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import with_load
 from kvcast.planner.options import Options
 from kvcast.planner.progress import GROWTH, Progress
-from kvcast.planner.sampled import sampled
+from kvcast.planner.sampled import brief
 from kvcast.planner.trials import Trial
 from kvcast.studies.search import Found, fewest
 from kvcast.studies.search import together as together_search
@@ -45,7 +45,7 @@ def growth(
         places = [(side, factor, n) for (side, factor), ns in questions.items() for n in ns]
         judged = iter(
             fleet.trials.judge(
-                [sampled(Trial(fleet_of(with_load(sides[side], factor), n))) for side, factor, n in places]
+                [brief(Trial(fleet_of(with_load(sides[side], factor), n))) for side, factor, n in places]
             )
         )
         return {key: [next(judged).attains for _ in ns] for key, ns in questions.items()}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvcast.planner.sampled import sampled
+from kvcast.planner.sampled import brief, sampled
 from kvcast.planner.trials import Judged, Trial, Trials
 from kvcast.studies.search import Found, Search, fewest, together
 from sim.scenario import Scenario
@@ -125,8 +125,9 @@ class Capacity:
 class Loads:
     """One fleet under many loads, each judged once."""
 
-    def __init__(self, trials: Trials, scenario: Scenario) -> None:
-        self.trials, self.scenario = trials, scenario
+    def __init__(self, trials: Trials, scenario: Scenario, settled: bool = True) -> None:
+        """settled: the whole fleet was, at the load it has, and that is what is known of it there."""
+        self.trials, self.scenario, self.settled = trials, scenario, settled
         self.judged: dict[int, Judged] = {}
         self.farthest = self._farthest()
 
@@ -143,15 +144,15 @@ class Loads:
         return max((step for step in range(FARTHEST + 1) if round(wanted * factor_of(step)) <= sessions), default=0)
 
     def trial(self, step: int, full: bool = True) -> Trial:
-        """At the load that was asked for the whole fleet, which was settled; at others a sample of it."""
-        return self.whole(step, full) if step == 0 else sampled(self.whole(step, full))
+        """The whole fleet where it was settled, a sample of it at other loads."""
+        return self.whole(step, full) if step == 0 and self.settled else sampled(self.whole(step, full))
 
     def whole(self, step: int, full: bool = True) -> Trial:
         return Trial(self.scenario if step == 0 else with_load(self.scenario, factor_of(step)), full=full)
 
     def sample(self, step: int) -> Trial:
         """For what is only compared with itself, changed."""
-        return sampled(self.whole(step))
+        return brief(self.whole(step))
 
     def at(self, steps: list[int], full: bool = True) -> list[Judged]:
         missing = [

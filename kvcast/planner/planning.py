@@ -45,11 +45,9 @@ from sim.scenario import Scenario
 from workloads.errors import InputError
 
 PLAN, RAN = "plan.json", "ran.json"
-LATER = (
-    *("why", "capacity", "rates", "knee_per_s", "binding", "advice", "tried", "not_tried"),
-    *("model_error", "without_cache", "growth", "n_plus_1"),
-)
-"""Keys of a document that are null while only its headline is known."""
+REACHED = ("capacity", "rates", "knee_per_s", "binding", "advice", "tried", "not_tried")
+LATER = ("model_error", "without_cache", "growth", "n_plus_1")
+"""Keys of a document that are null, beside `why`, while only its headline is known."""
 
 
 def plan(
@@ -122,7 +120,7 @@ def _plan(
         winner = base if fleet.winner is None else found[fleet.winner].with_replicas(fleet.replicas)
         made = _headline(base, fleet, winner, recovery, given, launch)
         tell(_at(HEADLINE, made, trials))
-        made["why"] = why(fleet)  # simulates some of its candidates to their ends
+        made["why"] = why(fleet) if asked.why else None  # simulates some of its candidates to their ends
         made["candidates"] = document.candidate_rows(fleet, recovery.fragile if recovery else ())
         made["rejected_by"] = document.rejected_by(made["candidates"])
         reach = _reach(fleet, winner, asked, progress, recovery, lambda far: tell(_at(REACH, {**made, **far}, trials)))
@@ -164,11 +162,13 @@ def _headline(
         "method": _method(fleet),
         "seeds": list(fleet.trials.seeds),
         "answer": document.after_a_burst(answer, burst),
+        "why": None,
         "candidates": rows,
         "rejected_by": document.rejected_by(rows),
-        **dict.fromkeys(LATER),
+        **dict.fromkeys(REACHED),
         "recovery": burst,
         "period": over,
+        **dict.fromkeys(LATER),
         "launched": launch.as_document() if launch else None,
         "caution": [*cautions(fleet, winner), *(launch.cautions() if launch else ()), *period_cautions(over)],
         "notes": [*fleet.notes, *_host(winner)],
@@ -241,9 +241,7 @@ def _reach(
     fleet: Fleet, winner: Scenario, asked: Options, progress: Progress, recovery: Recovery | None, far: Tell
 ) -> dict[str, Any]:
     """How far the chosen fleet reaches, what binds it there and what would help. far: is told the first of these."""
-    reach: dict[str, Any] = dict.fromkeys(
-        ("capacity", "rates", "knee_per_s", "binding", "advice", "tried", "not_tried")
-    )
+    reach: dict[str, Any] = dict.fromkeys(REACHED)
     reach["recovery"] = recovery.as_document(None, None) if recovery else None
     if fleet.winner is None or not (asked.capacity or asked.binding or asked.advice):
         return reach

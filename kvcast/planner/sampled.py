@@ -19,7 +19,7 @@ from workloads import mix, steady
 from workloads.config import WorkloadConfig
 
 ENOUGH = 2500
-"""Requests of a sample's window: one run then tells its share of good requests to about 0.7 pp (docs/speed.md)."""
+"""Requests of a sample's window: one run then tells its share of good requests to about 0.7 pp (docs/plan.md)."""
 LEAST = 2  #: replicas of a fleet that has several
 
 
@@ -46,6 +46,13 @@ def sampled(trial: Trial) -> Trial:
         workload = replace(scenario.workload, rate_scale=scenario.workload.rate_scale * k / n)
         scenario = replace(scenario, workload=workload, cluster=replace(scenario.cluster, replicas=k))
     return trial if scenario is trial.scenario else replace(trial, scenario=scenario, share=k / n, keep=False)
+
+
+def brief(trial: Trial) -> Trial:
+    """For what is only compared with itself, changed: a sample, or where that would be no smaller the whole fleet for
+    half as long."""
+    sample = sampled(trial)
+    return sample if sample is not trial else replace(trial, scenario=shortened(trial.scenario))
 
 
 def _requests(scenario: Scenario) -> float | None:

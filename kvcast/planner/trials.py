@@ -108,15 +108,24 @@ class Trials:
             return self._over(replace(trial, full=True), self.seeds[:1], self.confidence)
         more = tuple(range(self.seeds[-1] + 1, self.seeds[-1] + 1 + len(self.seeds)))
         if not trial.full:
-            tasks = [self._task(trial, seed) for seed in self.seeds[:EARLY]]
-            self._simulate(tasks)
-            if not any(self._judged(trial, [task], self.confidence).attains for task in tasks):
-                return self._judged(trial, tasks, self.confidence)
+            early = self.together(trial, EARLY)
+            if not any(self.judge([trial], seed)[0].attains for seed in self.seeds[:EARLY]):
+                return early
         level = 1 - (1 - self.confidence) / LOOKS
         found = self._over(replace(trial, full=True), self.seeds, level)
         return (
             found if found.verdict != NOT_SHOWN else self._over(replace(trial, full=True), (*self.seeds, *more), level)
         )
+
+    def over(self, trial: Trial) -> Judged:
+        """By the runs of `seeds`, all to their ends; one look."""
+        return self._over(replace(trial, full=True), self.seeds, self.confidence)
+
+    def together(self, trial: Trial, runs: int) -> Judged:
+        """By the first so many of `seeds`, which may stop early."""
+        tasks = [self._task(trial, seed) for seed in self.seeds[:runs]]
+        self._simulate(tasks)
+        return self._judged(trial, tasks, self.confidence)
 
     def back_s(self, scenario: Scenario, seed: int, to_the_end: bool = False) -> float | None:
         """`after_shock(...).back_s`."""
