@@ -133,11 +133,7 @@ def test_a_fleet_that_misses_in_both_of_its_first_runs_is_asked_no_more(attains,
 def test_one_replica_less_is_settled_unless_three_samples_miss(attains, few):
     found = Fleet.__new__(Fleet)
     told = []
-    found.trials = SimpleNamespace(
-        seeds=range(5),
-        judge=lambda trials, seed: [SimpleNamespace(attains=attains[seed])],
-        together=lambda trial, runs: runs,
-    )
+    found.trials = SimpleNamespace(missed=lambda trial, runs: None if any(attains[:runs]) else runs)
     found.settled, found.judged, found._on_judged = {}, {}, lambda i, n: told.append((i, n))
     found._trial = lambda i, n: Trial(scenario(), share=0.5)
     assert found._too_few(0, 3) == few
@@ -146,8 +142,11 @@ def test_one_replica_less_is_settled_unless_three_samples_miss(attains, few):
     assert not found._too_few(0, 3), "the whole fleet is settled"
 
 
-@pytest.mark.parametrize(("half", "share", "promising"), [(0.008, None, True), (0.02, None, False), (0.02, 0.2, True)])
+@pytest.mark.parametrize(("half", "share", "promising"), [(0.008, 1.0, True), (0.02, 1.0, False), (0.02, 0.2, True)])
 def test_a_load_is_worth_settling_where_the_whole_fleet_would_show_it(half, share, promising):
     row = ClassVerdict("all", 0.95, 1000, Interval(0.96, 0.96 - half, 0.97), MEETS, None)
-    one = SimpleNamespace(trial=Trial(scenario(), share=share), attains=True, judged=SimpleNamespace(classes=(row,)))
-    assert _promising(one) == promising
+    asked = scenario()
+    one = SimpleNamespace(trial=Trial(asked, share=share), attains=True, judged=SimpleNamespace(classes=(row,)))
+    assert _promising(one, asked) == promising
+    longer = replace(asked, run=replace(asked.run, duration_s=1000.0))
+    assert _promising(one, longer)

@@ -131,16 +131,19 @@ def _reach(
     asking: Asked, widths: list[Bound], gpus: int, folder: Path, options: dict[str, Any], tell: Tell
 ) -> tuple[float, Scenario]:
     """(sessions a second, scenario) of the width that holds most, at the highest load that it meets."""
-    asked, starts = Options(fixed=True, **options), {one.width: _start(asking, one) for one in widths}
+    asked = Options(fixed=True, **options)
 
     def fleet(width: int, rate: float) -> Scenario:
         return asking.scenario(rate, width, gpus // width)
 
-    rates = {width: rate * (held(fleet(width, rate), folder, asked) or 0.0) for width, rate in starts.items()}
-    width = max(rates, key=lambda one: rates[one])
-    if not rates[width]:
-        return starts[width], fleet(width, starts[width])
-    rate = rates[width] * reached(fleet(width, rates[width]), folder, asked)
+    width, rate = widths[0].width, 0.0
+    for one in widths:
+        start = rate or _start(asking, one)
+        if more := held(fleet(one.width, start), folder, asked, at_least=rate > 0):
+            width, rate = one.width, start * more
+    if not rate:
+        return _start(asking, widths[0]), fleet(width, _start(asking, widths[0]))
+    rate *= reached(fleet(width, rate), folder, asked)
     told = {**options, **ANSWER_ONLY, "tell": untold}
     for _ in range(TRIES):
         told["tell"] = _candidates(tell, asking.users(rate))

@@ -158,10 +158,10 @@ class Fleet:
         trial = self._trial(i, n)
         if trial.share is None or (i, n) in self.settled:
             return False
-        runs = [self.trials.judge([trial], seed)[0] for seed in self.trials.seeds[:MISSED]]
-        if len(runs) < MISSED or any(one.attains for one in runs):
+        missed = self.trials.missed(trial, MISSED)
+        if missed is None:
             return False
-        self.judged[i, n] = self.trials.together(trial, MISSED)
+        self.judged[i, n] = missed
         self._on_judged(i, n)
         return True
 

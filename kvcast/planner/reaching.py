@@ -22,12 +22,17 @@ from sim.scenario import Scenario
 
 OTHERS = 1000
 """Added to the seeds that an answer is settled with: those of the search for its load."""
+RUNS = 5  #: of a sample at a load
 
 
-def held(scenario: Scenario, folder: Path, asked: Options) -> float | None:
-    """Times its load that the fleet holds by one run of a sample, in steps of 4.4 %; None where it holds none."""
+def held(scenario: Scenario, folder: Path, asked: Options, at_least: bool = False) -> float | None:
+    """Times its load that the fleet holds by one run of a sample, in steps of 4.4 %; None where it holds none, or with
+    at_least not even the load it has."""
     with _trials(scenario, folder, asked) as trials:
-        step = _loads(scenario, trials).highest(lambda one: one.attains, 0)
+        loads = _loads(scenario, trials)
+        if at_least and not loads.at([0], full=False)[0].attains:
+            return None
+        step = loads.highest(lambda one: one.attains, 0)
     return None if step is None else factor_of(step)
 
 
@@ -36,7 +41,7 @@ def reached(scenario: Scenario, folder: Path, asked: Options) -> float:
     as the whole fleet must to be sure, and comes back from a burst where that is asked. About 1 is where to begin."""
     with _trials(scenario, folder, asked) as trials:
         loads, step = _loads(scenario, trials), 1
-        while step > -DOUBLING and not _promising(trials.over(loads.sample(step))):
+        while step > -DOUBLING and not _promising(trials.over(loads.sample(step)), loads.whole(step).scenario):
             step -= 1
         if applies(scenario, asked):
             while step > -FARTHEST and not _recovers(trials, loads, step):
@@ -44,15 +49,19 @@ def reached(scenario: Scenario, folder: Path, asked: Options) -> float:
     return factor_of(step)
 
 
-def _promising(one: Judged) -> bool:
+def _promising(one: Judged, whole: Scenario) -> bool:
     """Whether the whole fleet, in the whole window, may be expected to show the target: its interval is as much
     narrower as it has more requests."""
-    part = (one.trial.share or 1.0) * (0.5 if one.trial.share else 1.0)
+    part = (one.trial.share or 1.0) * _window_s(one.trial.scenario) / _window_s(whole)
     return one.attains and all(
         row.attainment is None
         or row.attainment.mean - math.sqrt(part) * (row.attainment.mean - row.attainment.low) >= row.target
         for row in one.judged.classes
     )
+
+
+def _window_s(scenario: Scenario) -> float:
+    return (scenario.run.duration_s or math.inf) - (scenario.run.warmup_s or 0.0)
 
 
 def _recovers(trials: Trials, loads: Loads, step: int) -> bool:
@@ -61,7 +70,7 @@ def _recovers(trials: Trials, loads: Loads, step: int) -> bool:
 
 
 def _trials(scenario: Scenario, folder: Path, asked: Options) -> Trials:
-    seeds = [scenario.seed + OTHERS + i for i in range(asked.seeds)]
+    seeds = [scenario.seed + OTHERS + i for i in range(RUNS)]
     return Trials(Lab(folder), seeds, asked.confidence, asked.jobs)
 
 

@@ -44,7 +44,7 @@ __all__ = [
     "Trials",
 ]
 EARLY = 2
-"""Runs that must not all miss the target: one that is shown to meet it misses in few."""
+"""Runs that must not all miss the target: a fleet that is shown to meet it misses in few. So many at once."""
 LOOKS = 2
 """A plan looks at its runs at most so often, at twice as many the second time; each look has its part of the risk of
 being wrong."""
@@ -107,10 +107,8 @@ class Trials:
         if len(self.seeds) == 1 or not self.drawn(trial.scenario):
             return self._over(replace(trial, full=True), self.seeds[:1], self.confidence)
         more = tuple(range(self.seeds[-1] + 1, self.seeds[-1] + 1 + len(self.seeds)))
-        if not trial.full:
-            early = self.together(trial, EARLY)
-            if not any(self.judge([trial], seed)[0].attains for seed in self.seeds[:EARLY]):
-                return early
+        if not trial.full and (early := self.missed(trial, EARLY)) is not None:
+            return early
         level = 1 - (1 - self.confidence) / LOOKS
         found = self._over(replace(trial, full=True), self.seeds, level)
         return (
@@ -118,14 +116,19 @@ class Trials:
         )
 
     def over(self, trial: Trial) -> Judged:
-        """By the runs of `seeds`, all to their ends; one look."""
-        return self._over(replace(trial, full=True), self.seeds, self.confidence)
+        """By the runs of `seeds`, all to their ends, in one look; by the first EARLY where it misses in each of
+        them."""
+        return self.missed(trial, EARLY) or self._over(replace(trial, full=True), self.seeds, self.confidence)
 
-    def together(self, trial: Trial, runs: int) -> Judged:
-        """By the first so many of `seeds`, which may stop early."""
+    def missed(self, trial: Trial, runs: int) -> Judged | None:
+        """By the first so many of `seeds`, where it misses in every one of them, which may then have stopped early;
+        None where it does not, or there are no so many."""
         tasks = [self._task(trial, seed) for seed in self.seeds[:runs]]
-        self._simulate(tasks)
-        return self._judged(trial, tasks, self.confidence)
+        for i in range(0, len(tasks), EARLY):
+            self._simulate(tasks[i : i + EARLY])
+            if any(self._judged(trial, [task], self.confidence).attains for task in tasks[i : i + EARLY]):
+                return None
+        return self._judged(trial, tasks, self.confidence) if len(tasks) == runs else None
 
     def back_s(self, scenario: Scenario, seed: int, to_the_end: bool = False) -> float | None:
         """`after_shock(...).back_s`."""
