@@ -197,9 +197,14 @@ class Loads:
         seeds = self.trials.seeds[1:CONFIRM] if self.trials.drawn(self.scenario) else ()
         step = most
         for seed in seeds:
-            while step > most - 2 * STRIDE and not self.trials.judge([self.whole(step, full=False)], seed)[0].attains:
+            while step > most - 2 * STRIDE and not self._attains(step, seed):
                 step -= 1
         return step
+
+    def _attains(self, step: int, seed: int) -> bool:
+        """Whether a sample does, and the whole fleet, which is not asked otherwise."""
+        asked = (self.trial(step, full=False), self.whole(step, full=False))
+        return all(self.trials.judge([one], seed)[0].attains for one in asked)
 
 
 def points(most: int) -> list[int]:

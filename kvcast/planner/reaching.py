@@ -41,7 +41,7 @@ def reached(scenario: Scenario, folder: Path, asked: Options) -> float:
     as the whole fleet must to be sure, and comes back from a burst where that is asked. About 1 is where to begin."""
     with _trials(scenario, folder, asked) as trials:
         loads, step = _loads(scenario, trials), 1
-        while step > -DOUBLING and not _promising(trials.over(loads.sample(step)), loads.whole(step).scenario):
+        while step > -DOUBLING and not _promising(trials.over(loads.trial(step)), loads.whole(step).scenario):
             step -= 1
         if applies(scenario, asked):
             while step > -FARTHEST and not _recovers(trials, loads, step):
@@ -65,7 +65,7 @@ def _window_s(scenario: Scenario) -> float:
 
 
 def _recovers(trials: Trials, loads: Loads, step: int) -> bool:
-    sample = loads.sample(step).scenario
+    sample = loads.trial(step).scenario
     return all(recovered_s(trials, sample, seed) is not None for seed in trials.seeds[:SEEDS])
 
 
