@@ -55,7 +55,7 @@ def ask(
     seeds: int = Options.seeds,
     most: int = Options.most,
     recover: bool = True,
-    tell: Tell = untold,
+    tell: Tell | None = None,
     **asked: Any,
 ) -> dict[str, Any]:
     """How many GPUs a load needs, or (gpus=) how many users some serve: one JSON-able card (docs/ask.md).
@@ -66,6 +66,7 @@ def ask(
     asking = Asked(question or Question(**asked))
     found = bound.bounds(asking)
     widths = bound.chosen(asking, found)
+    tell = tell or untold
     tell({"stage": BOUND, "first": card.first(asking, found, widths)})
     options = {"jobs": jobs, "seeds": seeds, "most": most, "recover": recover}
     if out is None:

@@ -57,7 +57,7 @@ def plan(
     *,
     overrides: Sequence[str] = (),
     launch: Launch | None = None,
-    tell: Tell = untold,
+    tell: Tell | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Plan, as the document of docs/plan.md. vary: {"a.b": [v1, v2]} or ["a.b=v1,v2"]. out: a folder to keep all runs
@@ -78,9 +78,9 @@ def plan(
     check_slo(base)
     if out is None:
         with tempfile.TemporaryDirectory(prefix="kvcast-plan-") as folder:
-            return _without_folders(_plan(base, found, Path(folder), asked, launch, tell))
+            return _without_folders(_plan(base, found, Path(folder), asked, launch, tell or untold))
     _claim(Path(out))
-    made = _plan(base, found, Path(out), asked, launch, tell)
+    made = _plan(base, found, Path(out), asked, launch, tell or untold)
     kept = {**made, "simulations": {**made["simulations"], "run": None, "reused": None, "cpu_s": None}}
     replace_file(Path(out) / PLAN, (text.to_json(kept) + "\n").encode())
     for path in Path(out).glob("advice-*.toml"):
