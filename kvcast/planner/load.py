@@ -148,7 +148,9 @@ class Loads:
         return self.whole(step, full) if step == 0 and self.settled else sampled(self.whole(step, full))
 
     def whole(self, step: int, full: bool = True) -> Trial:
-        return Trial(self.scenario if step == 0 else with_load(self.scenario, factor_of(step)), full=full)
+        settled = step == 0 and self.settled  # its first run is there, as a folder
+        scenario = self.scenario if step == 0 else with_load(self.scenario, factor_of(step))
+        return Trial(scenario, full=full, keep=settled)
 
     def sample(self, step: int) -> Trial:
         """For what is only compared with itself, changed."""
