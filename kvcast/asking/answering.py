@@ -32,8 +32,8 @@ from kvcast.planner import Options, plan
 from kvcast.planner.progress import CANDIDATE, DONE, HEADLINE, REACH, Tell, untold
 from kvcast.planner.reaching import held, reached
 from kvcast.scenario.toml import dumps
-from kvcast.system import replace_file
 from sim.scenario import Scenario
+from workloads.files import replace_file
 
 SCENARIO = "scenario.toml"
 START = 0.6
