@@ -56,6 +56,29 @@ def first(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def told(document: dict[str, Any]) -> str:
+    """What is known by now (kvcast.asking.answering), for those who wait; empty where the end of it says the same."""
+    if document["stage"] == "bound":
+        return f"{first(document['first'])}\n"
+    if document["stage"] == "candidate":
+        return candidate(document)
+    return f"\n{answer(document['card'])}\n" if document["stage"] == "headline" else ""
+
+
+def candidate(document: dict[str, Any]) -> str:
+    """A fleet that was judged, in a line."""
+    row = document["row"]
+    settled = f", {row['runs']} runs" if row["runs"] > 1 else ""
+    low, high = row["attainment"]["low"], row["attainment"]["high"]
+    if row["attainment"]["mean"] is None:
+        attained = "" if high is None else f" (below {text.percent(high)})"
+    else:
+        attained = f" ({text.percent(row['attainment']['mean'])}; {100 * low:.1f} to {100 * high:.1f}{settled})"
+    each = row["gpus"] // row["replicas"]
+    size = gpus(row["gpus"]) if each == 1 else f"{gpus(row['gpus'])} ({row['replicas']} x {each})"
+    return f"  {_number(document['users'])} users on {size}: {row['verdict']}{attained}"
+
+
 def title(card: dict[str, Any]) -> str:
     asked, load = card["question"], card["load"]
     who = f"{asked['title']}, {asked['model']} in {asked['weights']} on {asked['gpu']}"

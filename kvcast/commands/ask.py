@@ -127,8 +127,10 @@ def run(args: argparse.Namespace) -> int:
         print(toml(question))
         return 0
 
-    def tell(found: dict[str, Any]) -> None:
-        print(f"{text.wrapped(words.first(found))}\n", file=sys.stderr, flush=True)
+    def tell(document: dict[str, Any]) -> None:
+        if line := words.told(document):
+            text.clear_clock()
+            print(text.wrapped(line), file=sys.stderr, flush=True)
 
     options = {"jobs": args.jobs, "seeds": args.seeds, "most": args.max_replicas, "recover": not args.no_recover}
     made = answering.ask(question, out=args.out, tell=tell, **options)
