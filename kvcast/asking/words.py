@@ -190,10 +190,11 @@ def helps(card: dict[str, Any]) -> list[str]:
     rows = card["helps"]
     if not rows:
         return [] if card["plan"]["advice"] is None else ["What helps: none of the changes that were simulated."]
-    return ["What helps (one run each):", *(f"  {_help(row)}" for row in rows)]
+    return ["What helps (one run each):", *(f"  {help_line(row)}" for row in rows)]
 
 
-def _help(row: dict[str, Any]) -> str:
+def help_line(row: dict[str, Any]) -> str:
+    """What a change gives."""
     gains = [f"{row['gpus']} GPUs"] if row["gpus"] else []
     gains += [f"holds {row['users']:,} users"] if row["users"] else []
     asks = f" (asks for {row['asks_for']})" if row["asks_for"] else ""
@@ -211,10 +212,11 @@ def way_out(card: dict[str, Any]) -> str:
     rows = card["way_out"]
     if not rows:
         return "No way out was found among longer limits, wider replicas and other GPUs."
-    return "\n".join(["Ways out (by one run each; ask again with the flags):", *(f"  {_way(row)}" for row in rows)])
+    return "\n".join(["Ways out (by one run each; ask again with the flags):", *(f"  {way_line(row)}" for row in rows)])
 
 
-def _way(row: dict[str, Any]) -> str:
+def way_line(row: dict[str, Any]) -> str:
+    """A way out, with the flags that ask it."""
     cost = "" if row["usd_per_month"] is None else f", {text.usd(row['usd_per_month'])} a month"
     flags = shlex.join(row["flags"])
     if row["kind"] == "limit":

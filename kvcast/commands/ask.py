@@ -58,7 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     on.add_argument(
         "--tp", metavar="N,...", type=widths, default=(), help="GPUs a replica (default: those that may do)"
     )
-    on.add_argument("--price", metavar="USD", type=float, help="of one GPU for an hour (kvcast has no prices)")
+    on.add_argument(
+        "--price",
+        metavar="USD",
+        type=prices,
+        default={},
+        help="of one GPU for an hour, or a list with those of others: h200=3.5,b200=6 (kvcast has no prices)",
+    )
     on.add_argument(
         "--router", metavar="NAME", help="default session-affinity where there are sessions, else round-robin"
     )
@@ -107,6 +113,17 @@ def share(text: str) -> float:
     return value / 100 if found[2] or value > 1 else value
 
 
+def prices(text: str) -> dict[str, float]:
+    """3.5, of the GPU that is asked for, or h200=3.5,b200=6."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        gpu, _, usd = part.strip().rpartition("=")
+        if not re.fullmatch(r"(\d+\.?\d*|\.\d+)", usd) or (not gpu and len(text.split(",")) > 1) or gpu in found:
+            raise argparse.ArgumentTypeError(f"{text[:40]}: expected USD an hour, such as 3.5 or h200=3.5,b200=6")
+        found[gpu.strip()] = float(usd)
+    return found
+
+
 def widths(text: str) -> tuple[int, ...]:
     """1,2,4."""
     if not all(part.isdecimal() and len(part) < 5 for part in text.split(",")):
@@ -128,6 +145,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
 
     def tell(document: dict[str, Any]) -> None:
+        text.tell(document)
         if line := words.told(document):
             text.clear_clock()
             print(text.wrapped(line), file=sys.stderr, flush=True)
@@ -142,12 +160,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def question_of(args: argparse.Namespace) -> Any:
+    from calibrate.resolve import gpu_name
     from kvcast.asking.question import Question
 
     same = ["use", "users", "sessions_a_day", "hours", "rps", "gpus", "system", "model", "weights", "kv", "gpu", "tp"]
-    same += ["price", "router", "share"]
+    same += ["router", "share"]
+    listed = {gpu_name(name or args.gpu): usd for name, usd in args.price.items()}
     return Question(
         **{name: getattr(args, name) for name in same},
+        price=listed.pop(gpu_name(args.gpu), None),
+        prices=tuple(sorted(listed.items())),
         new_tokens=args.input,
         answer=args.output,
         ttft_s=args.ttft,

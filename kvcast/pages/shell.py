@@ -62,6 +62,10 @@ def runner_of(root: str) -> Runner:
     return Runner(Path(root))
 
 
+def the_runner() -> Runner:
+    return runner_of(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
+
+
 @st.cache_resource(max_entries=8, show_spinner=False)
 def run_of(folder: str, written_ns: int) -> Run:
     return load_run(folder)
@@ -91,7 +95,7 @@ def of_a_run(show: Callable[[Page, Run], None]) -> Callable[[Page], None]:
 def begin() -> Page:
     """Draw the sidebar and find out what is on show. Once in every pass, before the page."""
     job: Job | None
-    runner = runner_of(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
+    runner = the_runner()
     state = st.session_state
     first = "base" not in state
     if first:
@@ -116,10 +120,15 @@ def begin() -> Page:
     return page
 
 
+def fresh() -> None:
+    """Nothing is on show in this session: whatever its settings say is run next."""
+    st.session_state.update(job=None, pending=None, problem="", pinned=None)
+
+
 def _open(runner: Runner) -> None:
     """A new session says what its link says: settings, the run on show, or the bundled example."""
     state, params = st.session_state, st.query_params.to_dict()
-    state.update(job=None, pending=None, problem="", pinned=None)
+    fresh()
     job = runner.find(params.pop(link.JOB, ""))
     try:
         if params:
@@ -273,7 +282,7 @@ def until_done(job: Job | None, draw: Callable[[], None]) -> None:
 def follow(runner: Runner, job: Job) -> None:
     """Progress, time left and Cancel of a job that was running a moment ago; the page is drawn anew when it ends, and
     does not wait for it. One follower to a container: Streamlit tells fragments apart by where they stand."""
-    _polled(job, functools.partial(_progress, runner, job), True)
+    _polled(job, functools.partial(progress, runner, job), True)
 
 
 def _polled(job: Job | None, draw: Callable[[], None], running: bool) -> None:
@@ -292,10 +301,11 @@ def _polled(job: Job | None, draw: Callable[[], None], running: bool) -> None:
     part()
 
 
-def _progress(runner: Runner, job: Job) -> None:
-    progress = job.progress
-    done, says = (progress.done, progress.says) if progress else (0.0, "starting")
-    left = f", about {_rough(progress.left_s)} left" if progress and progress.left_s is not None else ""
+def progress(runner: Runner, job: Job) -> None:
+    """How far the job is, and its Cancel."""
+    told = job.progress
+    done, says = (told.done, told.says) if told else (0.0, "starting")
+    left = f", about {_rough(told.left_s)} left" if told and told.left_s is not None else ""
     bar, stop = st.columns([6, 1], vertical_alignment="center")
     bar.progress(done, results.plain(f"{says} ({100 * done:.0f} %{left})"))
     if stop.button("Cancel", key=f"cancel {job.key}", width="stretch"):
