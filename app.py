@@ -16,7 +16,6 @@ import streamlit as st
 
 from kvcast.jobs.runner import PREPARE, Runner
 from kvcast.pages import ask, shell
-from kvcast.pages.ask_words import is_question
 
 PAGES = ("Ask", "Plan", "Workload", "Cache", "Compare", "Resilience", "Calibration", "Timeline")
 
@@ -45,7 +44,7 @@ def main() -> None:
         for name in PAGES
     }
     chosen = st.navigation([*pages.values()], position="top")
-    if chosen == pages[PAGES[0]] and not is_question(params := st.query_params.to_dict()):
+    if chosen == pages[PAGES[0]] and shell.is_of_settings(params := st.query_params.to_dict()):
         st.switch_page(pages["Plan"], query_params=params)  # a link to settings
     before, st.session_state["page"] = st.session_state.get("page", ""), chosen.title
     # begun here, not in a page, so that the sidebar's widgets live through a change of pages; the first has none

@@ -28,7 +28,7 @@ LONG_MS = 900_000
 
 
 def plan(reader: Reader) -> None:
-    _finished(reader.open(), "Find the fewest GPUs")
+    _finished(reader.open("plan"), "Find the fewest GPUs")
 
 
 def workload(reader: Reader) -> None:

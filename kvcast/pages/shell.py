@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import streamlit as st
 from kvcast.config import scenario_from_doc
 from kvcast.jobs import link
 from kvcast.jobs.runner import Job, Runner
-from kvcast.pages import results
+from kvcast.pages import ask_words, results
 from kvcast.pages.edit import inputs, settings
 from kvcast.pages.edit.inputs import Asked
 from kvcast.store.runs import Run, load_run
@@ -118,6 +118,13 @@ def begin() -> Page:
     page = Page(runner, asked, job.scenario_toml if job else "", loaded(job), loaded(state["pinned"]))
     _share(page)
     return page
+
+
+def is_of_settings(params: Mapping[str, str]) -> bool:
+    """Whether a link's parameters are a scenario's or a run's, and not a question's."""
+    if set(params) == {link.JOB}:
+        return the_runner().find(params[link.JOB]) is not None
+    return not ask_words.is_question(params)
 
 
 def fresh() -> None:

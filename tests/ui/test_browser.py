@@ -39,7 +39,7 @@ def another_reader(chromium, server):
     anything outside, and no script failed."""
     readers = []
 
-    def open_(path=""):
+    def open_(path="plan"):
         context = chromium.new_context(viewport={"width": 1440, "height": 900}, accept_downloads=True)
         readers.append(Reader(context.new_page(), server[0]))
         return readers[-1].open(path)
@@ -82,7 +82,7 @@ def alerts(reader):
     ]  # the icon's name goes first
 
 
-def test_the_first_page_is_a_finished_answer(reader, server):
+def test_the_plan_page_is_a_finished_answer(reader, server):
     words = reader.words()
     assert "Meets the target." in words
     assert alerts(reader) == []
@@ -185,7 +185,7 @@ def test_a_bad_trace_is_one_line_and_a_good_one_is_read_and_run(reader):
     assert alerts(reader) == []
 
 
-PAGES = ("", "workload", "cache", "compare", "resilience", "calibration", "timeline")
+PAGES = ("", "plan", "workload", "cache", "compare", "resilience", "calibration", "timeline")
 SERIOUS = ("serious", "critical")
 HEADINGS = "() => [...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(h => Number(h.tagName[1]))"
 
