@@ -19,7 +19,7 @@ from kvcast.asking import bound, words
 from kvcast.asking.card import first
 from kvcast.asking.question import Asked, Question
 from kvcast.config import scenario_from_doc
-from kvcast.jobs import link
+from kvcast.jobs import example, link
 from kvcast.jobs.runner import Job, Runner
 from kvcast.pages import ask_card, ask_form, ask_words, results, shell
 from kvcast.pages.ask_words import Words
@@ -27,19 +27,6 @@ from kvcast.pages.edit import settings
 from kvcast.pages.results import plain
 from workloads.errors import InputError
 
-EXAMPLE: Words = {
-    "use": "coding-agent",
-    "users": "300",
-    "system": "16000",
-    "model": "hf:meta-llama/Llama-3.3-70B-Instruct",
-    "weights": "fp8",
-    "gpu": "h200",
-    "price": "3.5",
-    "ttft": "1s",
-    "tpot": "50ms",
-    "for": "95%",
-}
-"""The question that the page opens with."""
 FOLDS: Mapping[str, tuple[str, str]] = {
     "What your users would feel": ("Plan", "one run of this fleet: its latencies, over time and by class"),
     "Is the cache worth it": ("Cache", "what was hit, of what could be, and what the memory is worth in GPUs"),
@@ -53,6 +40,7 @@ def show(pages: Mapping[str, Any], came_from: str) -> None:
     """pages: the navigation's, by name. came_from: the name of the page drawn before this one."""
     st.html(shell.LAYOUT)
     runner = shell.the_runner()
+    _place(str(runner.root))
     _open(runner, came_from)
     state = st.session_state
     asked, pressed = ask_form.draw(runner)
@@ -77,9 +65,15 @@ def show(pages: Mapping[str, Any], came_from: str) -> None:
         shell.until_done(pending, lambda: _stream(runner, pending))
     else:
         if found is not None and (shown is None or shown.command != _command(asked)):
-            st.caption(plain(words.first(found)))
+            _first(found)
         if shown is not None:
             _answer(runner, shown, asked, pages)
+
+
+@st.cache_resource
+def _place(root: str) -> None:
+    """The example's answer, once, with the server's first session."""
+    example.place(shell.the_runner())
 
 
 # -- questions and jobs ------------------------------------------------------------------------------------------------
@@ -104,11 +98,11 @@ def _open(runner: Runner, came_from: str) -> None:
     job = runner.find_asked(params.pop(link.JOB, ""))
     state["ask.problem"] = ""
     try:
-        asked = {**params} if params else dict(EXAMPLE)
+        asked = {**params} if params else dict(example.QUESTION)
         ask_words.question(asked, ask_form.inputs.policies(), ask_form.choices.own_models())
         ask_form.adopt(asked)
     except (InputError, ValueError) as error:
-        state["ask.problem"], asked = str(error), dict(EXAMPLE)
+        state["ask.problem"], asked = str(error), dict(example.QUESTION)
         ask_form.adopt(asked)
     state["ask.words"], state["ask.pending"] = asked, None
     state["ask.shown"] = job if job is not None and job.done else None
@@ -146,7 +140,7 @@ def _settle(runner: Runner, asked: Words) -> None:
 def _share(asked: Words) -> None:
     """The address is the question, and names the answer on show where that is of another one."""
     state = st.session_state
-    params = ask_words.query(asked, EXAMPLE)
+    params = ask_words.query(asked, example.QUESTION)
     for job in (state["ask.pending"], state["ask.shown"]):
         if job is not None and job.command != _command(asked):
             params[link.JOB] = job.key
@@ -177,8 +171,14 @@ def _stream(runner: Runner, job: Job) -> None:
         return
     for one in told:
         if one["stage"] == "bound":
-            st.caption(plain(words.first(one["first"])))
+            _first(one["first"])
     ask_card.candidates(told)
+
+
+def _first(found: Mapping[str, Any]) -> None:
+    """The first bound: what arithmetic says before anything is simulated."""
+    about, *rest = words.first(dict(found)).split("; ", 1)
+    st.markdown(f"**{plain(about[:1].upper() + about[1:])}**" + "".join(f"  \n:small[{plain(one)}]" for one in rest))
 
 
 def _answer(runner: Runner, job: Job, asked: Words, pages: Mapping[str, Any]) -> None:
@@ -189,7 +189,20 @@ def _answer(runner: Runner, job: Job, asked: Words, pages: Mapping[str, Any]) ->
         if back.button("Back to it", width="stretch", on_click=_return_to, args=(job,), key="ask.back"):
             st.rerun()
     ask_card.show(card, _apply_in(runner), settled=True)
+    if example.PREPARED in card:
+        _prepared(runner, job, card[example.PREPARED])
     _folds(runner, job, card, pages)
+
+
+def _prepared(runner: Runner, job: Job, about: Mapping[str, Any]) -> None:
+    """Who made an answer that was not made here."""
+    told, button = st.columns([5, 1], vertical_alignment="center")
+    told.caption(
+        plain(f"Prepared with kvcast {about['version']} on {about['on']}; every other question is computed here.")
+    )
+    if button.button("Compute it here", width="stretch", key="ask.here", help="minutes of simulation"):
+        st.session_state["ask.pending"], st.session_state["ask.shown"] = example.again(runner, job), None
+        st.rerun()
 
 
 def _said(job: Job) -> str:
@@ -263,7 +276,6 @@ def _sources(job: Job, card: Mapping[str, Any]) -> None:
         *words.taken(document),
         f"{asked['title']}: {asked['source']}",
         f"step times: {card['basis']['profile']} ({words.basis(document)})",
-        *words.cautions(document),
         words.again(document),
     ]
     st.markdown("\n".join(f"- {plain(line)}" for line in lines))

@@ -33,8 +33,9 @@ def show(card: Document, apply: Apply, settled: bool) -> None:
     st.subheader(plain(words.title(dict(card))))
     _headline(card)
     _lines(card, settled)
+    _cautions(card)
     _helps(card, apply)
-    _way_out(card, apply)
+    _way_out(card, apply, settled)
     _plots(card)
 
 
@@ -103,13 +104,21 @@ def _lines(card: Document, settled: bool) -> None:
     lines = [*words.gives_way(document), *words.one_down(document), *words.needs(document)]
     load = card["load"]
     more = (
-        f"{load['users']:,.4g} users at once are {86_400 * load['sessions_per_s']:,.0f} sessions in 24 hours at this pace,"
-        f" {load['requests_per_s']:.3g} requests a second."
+        f"{load['users']:,.4g} users at once are {86_400 * load['sessions_per_s']:,.0f} sessions in 24 hours at this"
+        f" pace, {load['requests_per_s']:.3g} requests a second."
     )
     rows = [*lines, more] if card["answer"]["feasible"] else lines
     st.markdown("\n".join(f"- {plain(line)}" for line in rows))
     if not settled and card["answer"]["feasible"]:
         st.caption("The fleet and its verdict are settled; what gives way first and what would help is looked at now.")
+
+
+def _cautions(card: Document) -> None:
+    """What makes the answer doubtful, beside it and not in a fold."""
+    for line in words.cautions(dict(card)):
+        kind, _, told = line.partition(": ")
+        icon = ":orange[:material/warning:]" if kind == "caution" else ":material/info:"
+        st.markdown(f":small[{icon} {plain(told[:1].upper() + told[1:])}]")
 
 
 def _helps(card: Document, apply: Apply) -> None:
@@ -123,8 +132,11 @@ def _helps(card: Document, apply: Apply) -> None:
         _row(f"help {i}", words.help_line(row), "Apply", (), row["set"], apply)
 
 
-def _way_out(card: Document, apply: Apply) -> None:
+def _way_out(card: Document, apply: Apply, settled: bool) -> None:
     if card["answer"]["feasible"]:
+        return
+    if not settled:
+        st.caption("No fleet meets this; what would is looked for now.")
         return
     rows = card["way_out"]
     st.markdown("**Ways out** :gray[one run each; a press asks for it]" if rows else plain(words.way_out(dict(card))))

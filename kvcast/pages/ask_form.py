@@ -95,7 +95,7 @@ def draw(runner: Runner) -> tuple[dict[str, str], bool]:
 
 def _who(mode: str, use: Any) -> dict[str, str]:
     """Use, load and sizes."""
-    state, places = st.session_state, st.columns([1.4, 1.2, 1, 1.2, 1.1, 0.9], vertical_alignment="bottom")
+    places = st.columns([1.4, 1.2, 1, 1.2, 1.1, 0.9], vertical_alignment="bottom")
     name = select(
         places[0],
         "Use case",
@@ -122,7 +122,10 @@ def _who(mode: str, use: Any) -> dict[str, str]:
     return words
 
 
-AT_ONCE = "users at once have a session in progress, thinking included; sessions a day come evenly in the hours of work (More)"
+AT_ONCE = (
+    "users at once have a session in progress, thinking included; sessions a day come evenly in the hours of work (under"
+    " More)"
+)
 SIZE_HELP = {
     "system": "tokens that all prompts begin with; empty: the use's own",
     "input": "tokens that a user or a tool adds in a turn, the median; empty: the use's own",
