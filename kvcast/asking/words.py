@@ -24,7 +24,7 @@ def as_text(card: dict[str, Any]) -> str:
         title(card),
         "\n".join(taken(card)),
         answer(card),
-        "\n".join([*gives_way(card), *one_down(card), *helps(card), *needs(card)]),
+        "\n".join([*gives_way(card), *one_down(card), *without_cache(card), *helps(card), *needs(card)]),
         way_out(card),
         "\n".join([*cautions(card), again(card)]),
     ]
@@ -168,9 +168,11 @@ def gives_way(card: dict[str, Any]) -> list[str]:
     if found["at_least"]:
         return [f"Nothing gives way up to {found['next_gpu_users']:,} users, the most that were looked at."]
     until = " (it would not come back from a burst)" if found["because"] == "recovery" else ""
+    more = card["answer"]["usd_per_month_per_replica"]
+    cost = "" if more is None else f" (a replica more: {text.usd(more)} a month)"
     return [
         f"Gives way first: {what}, at {found['users']:,} users. Next GPU needed above {found['next_gpu_users']:,}"
-        f" users{until}."
+        f" users{until}{cost}."
     ]
 
 
@@ -184,6 +186,17 @@ def one_down(card: dict[str, Any]) -> list[str]:
         told = f"{'still meets' if found['enough'] else 'misses'} ({text.percent(found['attainment_one_down'], 0)})"
     more = "" if found["enough"] or found["replicas"] is None else f"; {found['replicas']} replicas survive a loss"
     return [f"One replica down: {told}{more}."]
+
+
+def without_cache(card: dict[str, Any]) -> list[str]:
+    """Whether the prefix cache is worth it: the same fleet at the same load without one, by one run."""
+    found = card["without_cache"]
+    if found is None:
+        return []
+    if found["attainment"]["mean"] is None:
+        return ["Without the prefix cache the same fleet misses by far: its run was ended early."]
+    share, needed = text.percent(found["attainment"]["mean"], 0), "" if found["attains"] else ": it lives on its cache"
+    return [f"Without the prefix cache the same fleet has {share} of the requests within the limits (one run){needed}."]
 
 
 def helps(card: dict[str, Any]) -> list[str]:

@@ -101,7 +101,12 @@ def _tokens(found: Document) -> str:
 
 def _lines(card: Document, settled: bool) -> None:
     document = dict(card)
-    lines = [*words.gives_way(document), *words.one_down(document), *words.needs(document)]
+    lines = [
+        *words.gives_way(document),
+        *words.one_down(document),
+        *words.without_cache(document),
+        *words.needs(document),
+    ]
     load = card["load"]
     more = (
         f"{load['users']:,.4g} users at once are {86_400 * load['sessions_per_s']:,.0f} sessions in 24 hours at this"

@@ -123,7 +123,7 @@ def _who(mode: str, use: Any) -> dict[str, str]:
 
 
 AT_ONCE = (
-    "users at once have a session in progress, thinking included; sessions a day come evenly in the hours of work (under"
+    "users at once have a session in progress, thinking included; sessions a day come evenly in its hours of work (under"
     " More)"
 )
 SIZE_HELP = {
