@@ -12,6 +12,7 @@ from kvcast import api
 from kvcast.planner import document
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.options import Options
+from kvcast.planner.sampled import sampled
 from kvcast.planner.trials import Trial
 from kvcast.store.simulations import steps_times
 from kvcast.trust.step_error import step_error
@@ -28,7 +29,8 @@ def without_cache(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
     ):
         return None
     scenario = fleet.answer.trial.scenario
-    one = fleet.trials.judge([Trial(replace(scenario, cache=replace(scenario.cache, enabled=False, tiers=())))])[0]
+    off = replace(scenario, cache=replace(scenario.cache, enabled=False, tiers=()))
+    one = fleet.trials.judge([sampled(Trial(off))])[0]
     return document.sketch_of(one)
 
 
@@ -40,7 +42,7 @@ def model_error(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
     scenario = fleet.answer.trial.scenario
     error = step_error(api.resolve(scenario).profile)
     slower, faster = fleet.trials.judge(
-        [Trial(scenario, steps_times(1 + sign * error.share), full=True) for sign in (1, -1)]
+        [sampled(Trial(scenario, steps_times(1 + sign * error.share), full=True)) for sign in (1, -1)]
     )
     return {
         "share": error.share,

@@ -105,7 +105,15 @@ def _row(
         "ttft_ms_p99": one.ttft_ms["p99"] if one else None,
         "tpot_ms_p99": one.tpot_ms["p99"] if one else None,
         "run": one.run if one else None,
+        "sample": _sample(one),
     }
+
+
+def _sample(one: Judged | None) -> dict[str, float] | None:
+    """Of a fleet that was judged by a part of it: how many replicas at which share of its load."""
+    if one is None or one.trial.share is None:
+        return None
+    return {"replicas": one.trial.scenario.cluster.replicas, "share": one.trial.share}
 
 
 def sketch_of(one: Judged) -> dict[str, Any]:

@@ -43,6 +43,8 @@ __all__ = [
     "Trial",
     "Trials",
 ]
+EARLY = 2
+"""Runs that must not all miss the target: one that is shown to meet it misses in few."""
 LOOKS = 2
 """A plan looks at its runs at most so often, at twice as many the second time; each look has its part of the risk of
 being wrong."""
@@ -99,15 +101,17 @@ class Trials:
         """By independent runs: those of `seeds`, and as many more when they leave it open. One run where nothing is
         drawn.
 
-        A fleet that is hopeless on every one of the first runs misses, whatever its share would be in the end.
+        A fleet that misses its target in each of the first EARLY runs is no answer, and no more is asked of it unless
+        it is to be told in full.
         """
         if len(self.seeds) == 1 or not self.drawn(trial.scenario):
             return self._over(replace(trial, full=True), self.seeds[:1], self.confidence)
         more = tuple(range(self.seeds[-1] + 1, self.seeds[-1] + 1 + len(self.seeds)))
-        tasks = [self._task(trial, seed) for seed in self.seeds]
-        self._simulate(tasks)
-        if all(self._outcomes[task.run].stopped is not None for task in tasks):
-            return self._judged(trial, tasks, self.confidence)
+        if not trial.full:
+            tasks = [self._task(trial, seed) for seed in self.seeds[:EARLY]]
+            self._simulate(tasks)
+            if not any(self._judged(trial, [task], self.confidence).attains for task in tasks):
+                return self._judged(trial, tasks, self.confidence)
         level = 1 - (1 - self.confidence) / LOOKS
         found = self._over(replace(trial, full=True), self.seeds, level)
         return (
