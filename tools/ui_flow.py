@@ -4,8 +4,8 @@
   2  8 GPUs: how many users?
   3  is the cache worth it for our RAG app, and what would another GPU cost?
 
-Each begins at the first page of a dashboard that was just started and takes at most 6 clicks and texts; its answer must be
-what `kvcast ask` says to the words that the page gives.
+Each begins at the first page of a dashboard that was just started and takes at most 6 clicks and texts; its answer must
+be what `kvcast ask` says to the words that the page gives.
 
   python -m tools.ui_flow                  minutes of CPU a question
   python -m tools.ui_flow --only 2 --quick the same way through the page, on windows of minutes

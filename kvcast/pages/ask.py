@@ -27,12 +27,19 @@ from kvcast.pages.edit import settings
 from kvcast.pages.results import plain
 from workloads.errors import InputError
 
-FOLDS: Mapping[str, tuple[str, str]] = {
-    "What your users would feel": ("Plan", "one run of this fleet: its latencies, over time and by class"),
-    "Is the cache worth it": ("Cache", "what was hit, of what could be, and what the memory is worth in GPUs"),
-    "Prompt order": ("Workload", "the layers of a prompt, and what their order costs"),
-    "All settings": ("Plan", "every setting of the scenario underneath, and other pages on it"),
+FOLDS: Mapping[str, tuple[str, str, str]] = {
+    "What your users would feel": (
+        *("Plan", "Run it and look"),
+        "one run of this fleet: its latencies, over time and by class",
+    ),
+    "Is the cache worth it": (
+        *("Cache", "Look at its cache"),
+        "what was hit, of what could be, and what the memory is worth in GPUs",
+    ),
+    "Prompt order": ("Workload", "Look at its prompts", "the layers of a prompt, and what their order costs"),
+    "All settings": ("Plan", "Open them all", "every setting of the scenario underneath, and other pages on it"),
 }
+"""Title -> the page it opens, the button, and what is there."""
 CHANGED = "The question has changed since this answer"
 
 
@@ -237,11 +244,11 @@ def _apply_in(runner: Runner) -> ask_card.Apply:
 
 
 def _folds(runner: Runner, job: Job, card: Mapping[str, Any], pages: Mapping[str, Any]) -> None:
-    for title, (page, told) in FOLDS.items():
+    for title, (page, label, told) in FOLDS.items():
         with st.expander(title):
             line, button = st.columns([5, 1], vertical_alignment="center")
             line.markdown(plain(f"{told[:1].upper()}{told[1:]}.") + _more(title, card))
-            if button.button(f"Open {page}", key=f"ask.fold.{title}", width="stretch"):
+            if button.button(label, key=f"ask.fold.{title}", width="stretch"):
                 _look(card)
                 st.switch_page(pages[page])
     with st.expander("Where the numbers come from"):

@@ -123,8 +123,8 @@ def _who(mode: str, use: Any) -> dict[str, str]:
 
 
 AT_ONCE = (
-    "users at once have a session in progress, thinking included; sessions a day come evenly in its hours of work (under"
-    " More)"
+    "users at once have a session in progress, thinking included; sessions a day come evenly in its hours of"
+    " work, which are under More"
 )
 SIZE_HELP = {
     "system": "tokens that all prompts begin with; empty: the use's own",

@@ -91,6 +91,31 @@ def test_the_plan_page_is_a_finished_answer(reader, server):
     assert reader.page.title() == "kvcast"
 
 
+ASKED = (
+    "?use=chat&users=60&model=llama-3.1-8b&weights=bf16&gpu=l4&tp=1&price=0.8&ttft=3s&tpot=100ms&for=95%25&seeds=2"
+    "&no-recover=yes&set=run.warmup_s%3D120%0Arun.duration_s%3D420%0Aworkload.duration_s%3D420"
+)
+
+
+def test_a_question_is_asked_answered_and_gone_back_to(another_reader):
+    reader = another_reader(ASKED)
+    assert reader.page.locator("[data-testid=stSidebar]").count() == 0
+    reader.see("First bound").press("How many GPUs?").see("Where the numbers come from").rest()
+    fleet, asked = reader.metrics()["Fleet"], reader.page.url
+    assert fleet.endswith("× L4")
+    reader.enter("Users at once", "61").see("The question has changed since this answer")
+    assert "users=61" in reader.page.url
+    reader.page.reload()
+    reader.see("The question has changed since this answer")
+    assert reader.page.get_by_label("Users at once", exact=True).input_value() == "61"
+    reader.page.go_back()
+    reader.gone("The question has changed since this answer")
+    assert reader.page.url == asked
+    reader.until(lambda: reader.metrics()["Fleet"], fleet)
+    reader.click(reader.page.get_by_text("All settings")).press("Open them all").see("ask: chat, several turns")
+    assert "/plan" in reader.page.url
+
+
 def test_the_estimate_moves_when_a_class_is_edited(reader):
     reader.go("Workload").see("Goodput")
     before = reader.metrics()
