@@ -161,7 +161,7 @@ def answer_of(plan: dict[str, Any], users: float) -> dict[str, Any]:
         "runs": answer["runs"] or 1,
         "recovers": bool(plan["recovery"] and plan["recovery"]["recovers"]),
         "usd_per_month": month,
-        "usd_per_month_per_replica": month and month / one["replicas"],
+        "usd_per_month_per_replica": month and month / answer["replicas"],
         "usd_per_user": month and month / users,
         "usd_per_year": month and 12 * month,
         "usd_per_million_input_tokens": answer["usd_per_million_input_tokens"],

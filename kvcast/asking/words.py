@@ -237,7 +237,8 @@ def way_line(row: dict[str, Any]) -> str:
     if row["kind"] == "recovery":
         return f"hold the load, without coming back from a burst, with {gpus(row['gpus'])}{cost}: {flags}"
     what = "wider replicas" if row["kind"] == "wider" else f"another GPU, {row['device']}"
-    return f"{what}: {row['replicas']} of {row['gpus_per_replica']}, {gpus(row['gpus'])}{cost}: {flags}"
+    n, each = row["replicas"], row["gpus_per_replica"]
+    return f"{what}: {gpus(row['gpus'])} ({n} {replicas(n)} of {each}){cost}: {flags}"
 
 
 def cautions(card: dict[str, Any]) -> list[str]:

@@ -113,7 +113,8 @@ def _lines(card: Document, settled: bool) -> None:
         f" pace, {load['requests_per_s']:.3g} requests a second."
     )
     rows = [*lines, more] if card["answer"]["feasible"] else lines
-    st.markdown("\n".join(f"- {plain(line)}" for line in rows))
+    if rows:
+        st.markdown("\n".join(f"- {plain(line)}" for line in rows))
     if not settled and card["answer"]["feasible"]:
         st.caption("The fleet and its verdict are settled; what gives way first and what would help is looked at now.")
 

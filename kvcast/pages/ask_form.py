@@ -79,8 +79,11 @@ def _adopt_model(model: str) -> None:
 def draw(runner: Runner) -> tuple[dict[str, str], bool]:
     """Draw every field; what they say, and whether the button was pressed."""
     state = st.session_state
-    mode = st.segmented_control(
-        "Question", [NEED, REACH], key=key("mode"), required=True, label_visibility="collapsed", width="content"
+    mode = (
+        st.segmented_control(
+            "Question", [NEED, REACH], key=key("mode"), required=True, label_visibility="collapsed", width="content"
+        )
+        or NEED
     )
     use = USES[state[key("use")]]
     words = _who(mode, use)

@@ -39,6 +39,8 @@ LAYOUT = (
     " .unseen { position: absolute; width: 1px; height: 1px; margin: 0; overflow: hidden; clip-path: inset(50%); }"
     " .stElementContainer:has(.unseen) { position: absolute; }"
     " [data-testid=stBaseButton-primary]:enabled { background: #a8243a; border-color: #a8243a; color: white; }"
+    " @media (max-width: 640px) { [data-testid=stMetricValue] { font-size: 1.4rem; }"
+    " .stMainBlockContainer { padding: 4rem 1rem 2rem; } }"
     " .stMultiSelect [data-tag] { background: #a8243a; color: white; }</style>"
 )
 """Less empty space around a page of numbers than Streamlit leaves around a text; what is said to a screen reader takes
