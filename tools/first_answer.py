@@ -19,7 +19,8 @@ from typing import Any
 import kvcast
 from kvcast import api, ask, text
 from kvcast.asking import words
-from kvcast.commands.ask import jobs, question_of
+from kvcast.asking.question import question_of
+from kvcast.commands.ask import jobs
 from kvcast.config import override, scenario_from_doc
 from kvcast.jobs import example
 from kvcast.pages import ask_words

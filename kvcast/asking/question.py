@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
+from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,6 +115,23 @@ def _one_of(name: str, value: object, known: Iterable[object]) -> None:
     if value not in known:
         near = did_you_mean(value, map(str, known))
         raise InputError(f"{name} {value}: expected one of {', '.join(map(str, known))}{near}")
+
+
+def question_of(args: Namespace) -> Question:
+    """The question of parsed flags. of `kvcast.ask_flags`. Raises InputError for one that cannot be asked."""
+    same = ["use", "users", "sessions_a_day", "hours", "rps", "gpus", "system", "model", "weights", "kv", "gpu", "tp"]
+    same += ["router", "share"]
+    listed = {gpu_name(name or args.gpu): usd for name, usd in args.price.items()}
+    return Question(
+        **{name: getattr(args, name) for name in same},
+        price=listed.pop(gpu_name(args.gpu), None),
+        prices=tuple(sorted(listed.items())),
+        new_tokens=args.input,
+        answer=args.output,
+        ttft_s=args.ttft,
+        tpot_s=args.tpot,
+        settings=tuple(args.settings),
+    )
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from kvcast.asking.question import Question, model_named
-from kvcast.commands import ask
+from kvcast import ask_flags
+from kvcast.asking.question import Question, model_named, question_of
 from kvcast.config import apply_overrides
 from kvcast.jobs import link
 from workloads.errors import InputError
@@ -48,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
 @functools.cache
 def _parser() -> _Parser:
     parser = _Parser(prog="kvcast ask", add_help=False, allow_abbrev=False)
-    ask.add_arguments(parser)
+    ask_flags.add_arguments(parser)
     return parser
 
 
@@ -78,11 +78,11 @@ def words_of(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def applied(words: Words, flags: Sequence[str] = (), settings: Sequence[str] = ()) -> dict[str, str]:
+def applied(words: Words, given: Sequence[str] = (), settings: Sequence[str] = ()) -> dict[str, str]:
     """The question with a way out's flags, or with an advice's settings: where it has a flag for a key, that."""
-    found = {**words, **words_of(flags)}
-    if any(flag in ("--ttft", "--tpot") for flag in flags):  # they come together: one given alone drops the other
-        found = {name: text for name, text in found.items() if name not in ("ttft", "tpot") or f"--{name}" in flags}
+    found = {**words, **words_of(given)}
+    if any(flag in ("--ttft", "--tpot") for flag in given):  # they come together: one given alone drops the other
+        found = {name: text for name, text in found.items() if name not in ("ttft", "tpot") or f"--{name}" in given}
     for one in settings:
         key, _, value = one.partition("=")
         if key in FIELDS:
@@ -111,7 +111,7 @@ def question(words: Words, policies: Sequence[str], files: Collection[str] = ())
     link.harmless(doc, "link", policies)
     short = [one for one in given.settings if one.partition("=")[0].count(".") < 2]  # a class's keys name no file
     link.harmless(apply_overrides({}, short), "link", policies)
-    return ask.question_of(given)
+    return question_of(given)
 
 
 # -- links -------------------------------------------------------------------------------------------------------------

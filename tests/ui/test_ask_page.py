@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcast import ask, text
-from kvcast.commands.ask import question_of
+from kvcast.asking.question import question_of
 from kvcast.jobs import example
 from kvcast.pages import ask_form, ask_words, shell
 from tests.ui.conftest import APP
