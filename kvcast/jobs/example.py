@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvcast.jobs.runner import Job, Runner, asked_in, key_of
-from kvcast.system import replace_file
+from workloads.files import replace_file
 
 FILE = Path(__file__).with_name("example.json")
 QUESTION = {
