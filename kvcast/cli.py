@@ -32,6 +32,7 @@ COMMANDS = {
     "run": "simulate one scenario and say whether it meets its targets",
     "import-bench": "a serving benchmark's command as a scenario",
     "observe": "a running server's metrics page as a scenario of its load",
+    "fit-server": "a scenario fitted to your own server, from what a benchmark measured of it",
     "replay": "the simulated requests as a file that a serving benchmark sends",
     "estimate": "what a run would say, from at most 2,000 of its requests",
     "compare": "simulate variants of a scenario on the same arrivals, side by side",

@@ -5,7 +5,11 @@ replicas, another policy, another router, smaller blocks, one salt for all tenan
 simulated on the same requests; hits, TTFT and attainment before and after are printed, and a change that does not help
 is said not to.
 
+With --against it says instead why the simulation differs from what a benchmark measured of the same requests: in which
+part of their time, and which one parameter would remove most of the difference (docs/fit-server.md).
+
   kvcast explain runs/a
+  kvcast explain S.toml --against R.json
   kvcast explain examples/demo.toml --set engine.kv_blocks=4000 --policy lfu,s3fifo,arc
 """
 
@@ -34,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P,...",
         help="eviction policies to try (default lru,lfu,s3fifo,gdsf; lru,lfu,slru,fifo with SGLang's semantics)",
     )
+    parser.add_argument(
+        "--against", metavar="RESULT", type=Path, help="what a benchmark measured, request by request, of this server"
+    )
+    parser.add_argument(
+        "--against-run", metavar="NAME", help="which one of a result with several (guidellm's strategies)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
@@ -43,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
     from kvcast.studies import explain
 
     scenario, recorded = _scenario(Path(args.run_or_scenario), args.overrides)
+    if args.against is not None:
+        return _against(args, scenario)
     policies = tuple(name.strip() for name in args.policy.split(",")) if args.policy else None
     with config.naming(args.run_or_scenario):
         found = explain.explain(scenario, policies)
@@ -61,6 +73,26 @@ def run(args: argparse.Namespace) -> int:
             f"caution: the run folder's own figures differ ({was}): another version of kvcast, of the profile or of the"
             " trace"
         )
+    return 0
+
+
+def _against(args: argparse.Namespace, scenario: Scenario) -> int:
+    from kvcast import api, config, text
+    from kvcast.fitted import difference, read_run
+    from kvcast.present import difference_text
+    from workloads.errors import InputError
+
+    if args.policy:
+        raise InputError("--policy with --against: expected one of them, a measured run has its own policy")
+    with config.naming(args.run_or_scenario):
+        resolved = api.resolve(scenario)
+        trace = scenario.workload.trace is not None
+        own = api.load_workload(scenario.workload, scenario.seed, untimed=True) if trace else None
+    run = read_run(args.against, own, args.against_run)
+    text.progress(f"simulating {len(run):,} requests at other values of each parameter")
+    found = difference(resolved, [run])
+    text.clear_clock()
+    print(text.to_json(found) if args.json else difference_text.describe(found))
     return 0
 
 
