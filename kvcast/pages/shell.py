@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import streamlit as st
 from kvcast.config import scenario_from_doc
 from kvcast.jobs import link, opened
 from kvcast.jobs.runner import CANCELLED, Job, Runner
-from kvcast.pages import address, judging, results
+from kvcast.pages import address, ask_words, judging, results
 from kvcast.pages.edit import inputs, settings
 from kvcast.pages.edit.inputs import Asked
 from kvcast.store.runs import Run, load_run
@@ -43,6 +43,8 @@ LAYOUT = (
     " .stPlotlyChart :is(.xaxislayer-above, .yaxislayer-above, .g-xtitle, .g-ytitle, .cbaxis, .cbtitle,"
     " .annotation-text-g) text"
     " { fill: currentColor !important; }"  # the axes' words: a plot's own grey stands out too little
+    " @media (max-width: 640px) { [data-testid=stMetricValue] { font-size: 1.4rem; }"
+    " .stMainBlockContainer { padding: 4rem 1rem 2rem; } }"
     " .stMultiSelect [data-tag] { background: #a8243a; color: white; }</style>"
 )
 """Less empty space around a page of numbers than Streamlit leaves around a text; what is said to a screen reader takes
@@ -65,6 +67,10 @@ class Page:
 def runner_of(root: str) -> Runner:
     """The server's runner, shared by its sessions."""
     return Runner(Path(root))
+
+
+def the_runner() -> Runner:
+    return runner_of(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
@@ -96,7 +102,7 @@ def of_a_run(show: Callable[[Page, Run], None]) -> Callable[[Page], None]:
 def begin() -> Page:
     """Draw the sidebar and find out what is on show. Once in every pass, before the page."""
     job: Job | None
-    runner = runner_of(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
+    runner = the_runner()
     state = st.session_state
     first = "base" not in state or address.gone_back()
     if first:
@@ -121,6 +127,18 @@ def begin() -> Page:
     page = Page(runner, asked, toml, job.scenario_toml if job else "", run, baseline)
     _share(page)
     return page
+
+
+def is_of_settings(params: Mapping[str, str]) -> bool:
+    """Whether a link's parameters are a scenario's or a run's, and not a question's."""
+    if set(params) == {link.JOB}:
+        return the_runner().find(params[link.JOB]) is not None
+    return not ask_words.is_question(params)
+
+
+def fresh() -> None:
+    """Nothing is on show in this session: whatever its settings say is run next."""
+    st.session_state.update(job=None, pending=None, problem="", pinned=None)
 
 
 def _open(runner: Runner) -> None:
@@ -326,7 +344,7 @@ def until_done(job: Job | None, draw: Callable[[], None]) -> None:
 def follow(runner: Runner, job: Job) -> None:
     """Progress, time left and Cancel of a job that was running a moment ago; the page is drawn anew when it ends, and
     does not wait for it. One follower to a container: Streamlit tells fragments apart by where they stand."""
-    _polled(job, functools.partial(_progress, runner, job), True)
+    _polled(job, functools.partial(progress, runner, job), True)
 
 
 def _polled(job: Job | None, draw: Callable[[], None], running: bool) -> None:
@@ -345,10 +363,11 @@ def _polled(job: Job | None, draw: Callable[[], None], running: bool) -> None:
     part()
 
 
-def _progress(runner: Runner, job: Job) -> None:
-    progress = job.progress
-    done, says = (progress.done, progress.says) if progress else (0.0, "starting")
-    left = f", about {_rough(progress.left_s)} left" if progress and progress.left_s is not None else ""
+def progress(runner: Runner, job: Job) -> None:
+    """How far the job is, and its Cancel."""
+    told = job.progress
+    done, says = (told.done, told.says) if told else (0.0, "starting")
+    left = f", about {_rough(told.left_s)} left" if told and told.left_s is not None else ""
     row = st.container(horizontal=True, vertical_alignment="center")
     row.progress(done, results.plain(f"{says} ({100 * done:.0f} %{left})"))
     if row.button("Cancel", key=f"cancel {job.key}", width="content"):

@@ -190,7 +190,7 @@ class Reader:
 
     def open(self, path: str = "") -> Reader:
         self.page.goto(f"{self.server}/{path}")
-        self.page.wait_for_selector("[data-testid=stSidebar] [data-testid=stButton]")
+        self.page.wait_for_selector("[data-testid=stButton]")
         return self.rest()
 
     def go(self, name: str) -> Reader:

@@ -39,7 +39,7 @@ def another_reader(chromium, server):
     anything outside, and no script failed."""
     readers = []
 
-    def open_(path=""):
+    def open_(path="plan"):
         context = chromium.new_context(viewport={"width": 1440, "height": 900}, accept_downloads=True)
         readers.append(Reader(context.new_page(), server[0]))
         return readers[-1].open(path)
@@ -82,7 +82,7 @@ def alerts(reader):
     ]  # the icon's name goes first
 
 
-def test_the_first_page_is_a_finished_answer(reader, server):
+def test_the_plan_page_is_a_finished_answer(reader, server):
     words = reader.words()
     assert "Meets the target." in words
     assert alerts(reader) == []
@@ -92,6 +92,31 @@ def test_the_first_page_is_a_finished_answer(reader, server):
     opened = server[1].parent / "opened"
     reader.until(lambda: opened.exists() and opened.read_text().split(), [server[0]])  # by us, once
     assert "streamlit" not in reader.page.locator("body").inner_text().lower(), "nobody's advertisement on the page"
+
+
+ASKED = (
+    "?use=chat&users=60&model=llama-3.1-8b&weights=bf16&gpu=l4&tp=1&price=0.8&ttft=3s&tpot=100ms&for=95%25&seeds=2"
+    "&no-recover=yes&set=run.warmup_s%3D120%0Arun.duration_s%3D420%0Aworkload.duration_s%3D420"
+)
+
+
+def test_a_question_is_asked_answered_and_gone_back_to(another_reader):
+    reader = another_reader(ASKED)
+    assert reader.page.locator("[data-testid=stSidebar]").count() == 0
+    reader.see("First bound").press("How many GPUs?").see("Where the numbers come from").rest()
+    fleet, asked = reader.metrics()["Fleet"], reader.page.url
+    assert fleet.endswith("× L4")
+    reader.enter("Users at once", "61").see("The question has changed since this answer")
+    assert "users=61" in reader.page.url
+    reader.page.reload()
+    reader.see("The question has changed since this answer")
+    assert reader.page.get_by_label("Users at once", exact=True).input_value() == "61"
+    reader.page.go_back()
+    reader.gone("The question has changed since this answer")
+    assert reader.page.url == asked
+    reader.until(lambda: reader.metrics()["Fleet"], fleet)
+    reader.click(reader.page.get_by_text("All settings")).press("Open them all").see("ask: chat, several turns")
+    assert "/plan" in reader.page.url
 
 
 def test_the_estimate_moves_when_a_class_is_edited(reader):
@@ -245,13 +270,13 @@ CUT = """() => {
 def test_no_label_value_or_unit_is_cut(chromium, server):
     context = chromium.new_context(viewport={"width": 1024, "height": 768}, reduced_motion="reduce")
     reader = Reader(context.new_page(), server[0])
-    for path in ("", "workload", "life"):
+    for path in ("", "plan", "workload", "life"):
         reader.open(path).rest()
         assert reader.page.evaluate(CUT) == [], path
     context.close()
 
 
-PAGES = ("", "workload", "cache", "compare", "resilience", "calibration", "timeline", "life")
+PAGES = ("", "plan", "workload", "cache", "compare", "resilience", "calibration", "timeline", "life")
 SERIOUS = ("serious", "critical")
 FAINT = """() => {
   const light = c => { const [r, g, b] = c.map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
