@@ -243,7 +243,8 @@ def test_a_plan_asks_for_recovery_and_measures_headroom_to_it():
     assert made["answer"]["regime"] == "stable"
     told = "all that it holds" if recovery["recoverable_per_s"] == capacity["slo_capacity_per_s"] else "metastable"
     assert told in made["verdict"]
-    off = plan(scenario_from_doc({**doc, "plan": {"recover": False}}), most=4, seeds=2, growth=None, **options)
+    off = {**options, "capacity": False}
+    off = plan(scenario_from_doc({**doc, "plan": {"recover": False}}), most=4, seeds=2, growth=None, **off)
     assert off["recovery"] is None
     assert off["answer"]["replicas"] <= made["answer"]["replicas"]
 
@@ -436,13 +437,13 @@ def test_a_days_bursts_leave_time_to_come_back():
 
 def test_the_toy_world_has_the_theorys_two_branches():
     """benchmarks/bench_resilience.py has the whole of it: folds, and the bursts that are survived."""
-    big, small = toy.Toy(8), toy.Toy(2)
-    for load in (8.0, 13.0):
-        wait_s, hit = toy.upper(big.scenario(load, 900.0))
-        expected_s, expected_hit = big.theory(load)
+    server = toy.Toy(4)
+    for load, lasts_s in ((8.0, 500.0), (13.0, 700.0)):
+        wait_s, hit = toy.upper(server.scenario(load, lasts_s))
+        expected_s, expected_hit = server.theory(load)
         assert hit == pytest.approx(expected_hit, abs=0.008)
         assert wait_s == pytest.approx(expected_s, rel=0.1)
-    served, grows, hit = toy.lower(small, 12.0, seed=0)
+    served, grows, hit = toy.lower(toy.Toy(), 12.0, seed=0)
     assert served == pytest.approx(toy.COLD, rel=0.001)
     assert grows == pytest.approx(toy.growth_per_s(12.0), rel=0.05)
     assert hit == 0
@@ -457,9 +458,9 @@ def test_the_toy_worlds_theory():
 
 
 def test_the_toy_world_has_one_branch_where_nothing_is_cached_or_everything():
-    """A burst of three times the load for two minutes, and the wait half an hour later."""
-    for load, room, cached in ((4.0, 1.0, False), (20.0, 100.0, True)):
-        scenario = toy.Toy().scenario(load, 2400.0, room=room, cached=cached)
+    """A burst of three times the load for two minutes, and the wait a quarter of an hour later."""
+    for load, room, cached in ((4.0, 1.0, False), (16.0, 100.0, True)):
+        scenario = toy.Toy().scenario(load, 1500.0, room=room, cached=cached)
         peak_s, last_s = toy.peak_and_last_s(toy.with_burst(scenario, 120.0, 3.0))
         assert peak_s > 10
         assert last_s == pytest.approx(toy.peak_and_last_s(scenario)[1], rel=0.3)
