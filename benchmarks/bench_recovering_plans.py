@@ -3,9 +3,10 @@
 Five mixes are planned (the cheapest fleet of one-GPU replicas that holds its load and is back within half an hour of
 twice the load for ten minutes, on the plan's own seeds). Then ten other seeds of a day are simulated: in every two
 hours a burst at a random time, of 1.2 to 2 times the load for 5 to 10 minutes. A fleet passes when it is back within
-half an hour of each, and attains its target in all that is left.
+half an hour of each, and attains its target in all that is left. The GPUs and models are slow ones, so that a day is
+some ten thousand requests.
 
-  python benchmarks/bench_recovering_plans.py --out /tmp/plans --hours 6  # 8 CPU minutes; a whole day: 25
+  python benchmarks/bench_recovering_plans.py --out /tmp/plans                      # 6 CPU minutes
   python benchmarks/bench_recovering_plans.py --out /tmp/plans --seeds 3 --mix rag
 
 Plans and days are kept in --out: after a kill the same command goes on. Exit code 1 when a fleet does not pass."""
@@ -77,7 +78,6 @@ MIXES = {
     "rag": Mix(0.2, 30, 0.2, "l40s", SMALL),
     "tool-agent-api": Mix(0.08, 4, 0.1, "h200", LARGE),
 }
-"""Loads, on GPUs and models that are slow, so that a day is some ten thousand requests."""
 
 
 def scenario_of(name: str) -> Scenario:

@@ -151,7 +151,9 @@ class Loads:
         return max((step for step in range(FARTHEST + 1) if round(wanted * factor_of(step)) <= sessions), default=0)
 
     def trial(self, step: int, full: bool = True) -> Trial:
-        return Trial(self.scenario if step == 0 else with_load(self.scenario, factor_of(step)), full=full)
+        """keep: the answer's own run at its own load is there already."""
+        at_it = self.scenario if step == 0 else with_load(self.scenario, factor_of(step))
+        return Trial(at_it, full=full, keep=step == 0)
 
     def short(self, step: int) -> Scenario:
         """The fleet at a load, watched for less long: for what is only compared with itself, changed."""
