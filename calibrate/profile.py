@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from calibrate.layout import Layout, as_layout
 from workloads.errors import InputError
+from workloads.files import replace_file
 
 BUNDLED = Path(__file__).parent / "profiles"
 SCHEMA = 1
@@ -95,16 +94,7 @@ def alike(a: str, b: str) -> bool:
 def save_profile(profile: DeviceProfile, path: Path) -> None:
     """Writes the profile atomically: a reader sees the old file or the whole new one."""
     document = {"schema": SCHEMA, **profile.describe(), "points": profile.points}
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with temporary.open("x", encoding="utf-8") as f:
-            json.dump(document, f, separators=(",", ":"), allow_nan=False)
-            f.write("\n")
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, (json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode())
 
 
 def load_profile(path: Path) -> DeviceProfile:

@@ -10,11 +10,11 @@ file an operator, with the columns of the atlas, and operators.json: device, and
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from workloads.errors import InputError
+from workloads.files import replacing
 from workloads.limits import Limit
 from workloads.table import TEXT, WHOLE, Kind, number, read_table
 
@@ -120,10 +121,7 @@ def write_rows(rows: Rows, folder: Path) -> list[Path]:
     """Writes the folder, the header last: a reader sees a whole set or, while it is written, none."""
     folder.mkdir(parents=True, exist_ok=True)
     header = folder / HEADER
-    header.unlink(missing_ok=True)
-    for operator in SHAPES:
-        (folder / f"{operator}.csv").unlink(missing_ok=True)
-    written = [_write_table(folder / f"{name}.csv", name, found.rows) for name, found in rows.operators.items()]
+    tables = {folder / f"{name}.csv": _table(name, found.rows) for name, found in rows.operators.items()}
     document = {
         "schema": SCHEMA,
         "kind": "kvcast operator rows",
@@ -135,20 +133,23 @@ def write_rows(rows: Rows, folder: Path) -> list[Path]:
         "notes": list(rows.notes),
         "operators": {name: dict(found.about) for name, found in rows.operators.items()},
     }
-    part = header.with_suffix(".part")
-    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, header)
-    return [*written, header]
+    with contextlib.ExitStack() as last_first:  # so that the header takes its name when the tables have theirs
+        parts = {path: last_first.enter_context(replacing(path)) for path in (header, *tables)}
+        for path, text in {header: json.dumps(document, indent=1) + "\n", **tables}.items():
+            parts[path].write_text(text, encoding="utf-8")
+        header.unlink(missing_ok=True)
+        for operator in SHAPES.keys() - rows.operators.keys():
+            (folder / f"{operator}.csv").unlink(missing_ok=True)
+    return [*tables, header]
 
 
-def _write_table(path: Path, operator: str, rows: Sequence[Mapping[str, Any]]) -> Path:
+def _table(operator: str, rows: Sequence[Mapping[str, Any]]) -> str:
     columns = (*SHAPES[operator], *AXES[operator], "us")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows([row[c] for c in columns] for row in rows)
-    path.write_text(text.getvalue(), encoding="utf-8")
-    return path
+    return text.getvalue()
 
 
 def is_rows(folder: Path) -> bool:

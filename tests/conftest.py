@@ -12,7 +12,7 @@ NO_BROWSER = "no browser: "
 NO_TOKENIZERS = "tokenizers not installed"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder of reference traces and measurements; the test is skipped, loudly, without it."""
     folder = os.environ.get("KVCAST_DATA", "")

@@ -60,6 +60,8 @@ name = "dram"
 capacity_blocks = 500
 bandwidth_gb_per_s = 40.0
 """
+STEADY = SCENARIO[: SCENARIO.index("[[shock]]")].replace("warmup_s = 0\n", "").replace("rate = 20.0", "rate = 2.0")
+"""What `kvcast resilience` asks: a mix in its steady state, without a shock."""
 TRACE = "".join(
     f'{{"timestamp": {100 * i}, "input_length": 1024, "output_length": 3, "hash_ids": [{i % 2}, {i}]}}\n'
     for i in range(20)
@@ -79,7 +81,8 @@ class Case:
     prepare: Callable[[Path], object] | None = None  #: what is done to the world first
     how: str = ""
     codes: frozenset[int] = frozenset({0, 1, 2})
-    file_bytes: int = 0  #: limit of a file's size
+    file_bytes: int = 0  #: limit of a file's size, as of a full disk; what argv ends with is then named
+    keeps: bool = False  #: what is whole by then stays, and the same command goes on
 
     def line(self) -> str:
         said = " ".join(shlex.quote(word) for word in self.argv).encode("unicode_escape").decode()
@@ -92,6 +95,7 @@ def make_world(folder: Path) -> Path:
     """Valid files of each sort: a scenario, a trace, prices, a run, a sweep, a plan."""
     folder.mkdir(parents=True)
     (folder / "S.toml").write_text(SCENARIO)
+    (folder / "R.toml").write_text(STEADY)
     (folder / "T.jsonl").write_text(TRACE)
     (folder / "P.toml").write_text("h200 = 3.5\n")
     (folder / "launch.sh").write_text("vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 1\n")
@@ -115,6 +119,7 @@ MADE = [
     ["run", "S.toml", "--steps", "--access-log", "--out", "run"],
     ["run", "S.toml", "--set", "cache.tiers=", "--set", "shock=", "--save-cache", "warm.npz", "--no-baseline"],
     ["sweep", "S.toml", "--vary", "cache.policy=lru,lfu", "--out", "sweep"],
+    ["calibrate", "--device", "fake", "--out", "measured"],
 ]
 
 
@@ -157,6 +162,7 @@ NEVER = {"nan", "inf", "-inf", "1e400", "[1, 'a', {}]", *(value for value in VAL
 """What no key may be."""
 TABLES = {"class": "0", "layers": "0", "shock": "0", "tiers": "0", "classes": "a"}
 """Keys that hold several tables, and which one of them is attacked."""
+BRIEF = ["--hours", "0.01", "--seeds", "1", "--no-sweep", "--no-collapse", "--no-remedies"]
 ON_A_SCENARIO = [
     ["run", "S.toml", "--no-baseline", "--no-model-error"],
     ["run", "S.toml", "--no-baseline", "--no-model-error", "--json", "--out", "r"],
@@ -164,7 +170,7 @@ ON_A_SCENARIO = [
     ["compare", "S.toml", "--vary", "cluster.router=round-robin,random"],
     ["sweep", "S.toml", "--vary", "engine.kv_blocks=1000,2000", "--out", "s"],
     ["plan", "S.toml", *QUICK],
-    ["resilience", "S.toml", "--seeds", "1"],
+    ["resilience", "R.toml", *BRIEF],
     ["value", "S.toml"],
     ["optimum", "S.toml"],
     ["explain", "S.toml"],
@@ -333,7 +339,7 @@ BASES = {
     "compare": ["compare", "S.toml", "--vary", "cache.policy=lru,lfu"],
     "sweep": ["sweep", "S.toml", "--vary", "cache.policy=lru,lfu", "--out", "s"],
     "plan": ["plan", "S.toml", "--max-replicas", "2", "--seeds", "2"],
-    "resilience": ["resilience", "S.toml", "--hours", "0.01", "--seeds", "1"],
+    "resilience": ["resilience", "R.toml", *BRIEF],
     "value": ["value", "S.toml", "--most", "2"],
     "cache": ["cache", "T.jsonl", "--json"],
     "optimum": ["optimum", "S.toml", "--set", "cache.tiers=", "--set", "shock="],
@@ -574,14 +580,27 @@ def of_lines(rng: random.Random) -> Iterator[Case]:
         ["run\udce9"],
     ):
         yield Case("lines", argv, codes=wrong)
-    for argv in (
-        ["run", "S.toml", "--no-baseline", "--no-model-error", "--out", "r"],
-        ["run", "S.toml", "--no-baseline", "--set", "cache.tiers=", "--set", "shock=", "--save-cache", "w.npz"],
-        ["report", "run", "--html", "x.html"],
-        ["timeline", "S.toml", "--window", "0,3", "--most", "60", "--trace", "t.json"],
-        ["workload", "convert", "T.jsonl", "--out", "o.jsonl"],
-        ["replay", "S.toml", "--for", "vllm", "--model", "m", "--out", "v.jsonl"],
-    ):
-        yield Case("lines", argv, codes=wrong, how="a disk that is full", file_bytes=1000)
+    for argv in FILLING:
+        for size, codes in ((200, {2}), (1000, {0, 2}), (5000, {0, 2})):
+            keeps = argv[0] in ("sweep", "plan", "resilience", "calibrate")
+            yield Case("lines", argv, None, f"a disk full at {size}", frozenset(codes), size, keeps)
     for command in COMMANDS:
         yield Case("lines", [command, "--help"], codes=frozenset({0}))
+
+
+FILLING = [
+    ["run", "S.toml", "--no-baseline", "--no-model-error", "--out", "r"],
+    [*("run", "S.toml", "--no-baseline", "--set", "cache.tiers=", "--set", "shock="), "--save-cache", "w.npz"],
+    ["sweep", "S.toml", "--vary", "cache.policy=lru,lfu", "--out", "s"],
+    ["plan", "S.toml", *QUICK, "--set", "cache.tiers=", "--set", "shock=", "--no-growth", "--no-recover", "--out", "p"],
+    ["resilience", "R.toml", *BRIEF, "--out", "v"],
+    ["calibrate", "--device", "fake", "--out", "c"],
+    ["calibrate", "--device", "fake", "--out", "c.json"],
+    ["calibrate", "--points", "measured/points.jsonl", "--out", "c.json"],
+    ["calibrate", "--points", "measured/points.jsonl", "--out", "c"],
+    ["report", "run", "--html", "x.html"],
+    ["timeline", "S.toml", "--window", "0,3", "--most", "60", "--trace", "t.json"],
+    ["workload", "convert", "T.jsonl", "--out", "o.jsonl"],
+    ["import-bench", "vllm bench serve --dataset-name random --request-rate 3", "--out", "b.toml"],
+    ["replay", "S.toml", "--for", "vllm", "--model", "m", "--out", "v.jsonl"],
+]

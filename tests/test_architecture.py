@@ -31,9 +31,10 @@ KNOWN_BY = {
     "kvcast": {"calibrate", "workloads", "sim"},
 }
 """Folder -> the folders that it may import from."""
-SHARED = {"workloads.errors", "workloads.limits", "workloads.table"}
-"""InputError is one class for everybody, or no caller could catch it, and one reader takes every CSV table; they lie
-where most use them, in modules that know no workload and import only each other. So calibrate may name these."""
+SHARED = {"workloads.errors", "workloads.files", "workloads.limits", "workloads.table"}
+"""InputError is one class for everybody, or no caller could catch it, one reader takes every CSV table, and files are
+written whole in one way; they lie where most use them, in modules that know no workload and import only each other. So
+calibrate may name these."""
 UPWARDS: dict[tuple[str, str], str] = {}
 """Arrows against the rows that are there for a reason. One that is gone must go from here too."""
 HEAVY = {"torch", "triton", "plotly", "streamlit", "pyarrow"}

@@ -16,7 +16,7 @@ import pytest
 
 from kvcast.cli import main
 from kvcast.store import simulations, workload_folder
-from kvcast.system import replace_file, replacing
+from workloads.files import replace_file, replacing
 
 SCENARIO = """
 name = "small"
@@ -86,36 +86,40 @@ def test_a_damaged_run_is_one_line(copy: Path, how: str, capsys: pytest.CaptureF
         assert len(capsys.readouterr().err.splitlines()) == 1
         assert main(["doctor", str(run)]) == 1
         assert str(run) in capsys.readouterr().out
-        if path.is_dir():
-            path.rmdir()
-        path.write_bytes(kept)
+        _restored(path, kept)
     assert main(["doctor", str(run)]) == 0
 
 
-@pytest.mark.parametrize("how", ["half", "zeros", "a folder"])
-def test_a_damaged_sweep_is_simulated_again(copy: Path, how: str, capsys: pytest.CaptureFixture) -> None:
+def test_a_damaged_sweep_is_simulated_again(copy: Path, capsys: pytest.CaptureFixture) -> None:
+    """Every file of a run and of the workload, damaged in one way after the other; doctor sees each in every way."""
     sweep, asked = copy / "sweep", ["sweep", str(copy / "S.toml"), "--vary", "cache.policy=lru,lfu"]
     before = {path: path.read_bytes() for path in sweep.glob("runs/*/summary.json")}
     table = (sweep / "sweep.parquet").read_bytes()
     whole = sorted(path.relative_to(sweep) for path in sweep.rglob("*") if path.is_file())
-    for part in ("runs", "workload"):
-        folder = next((sweep / part).iterdir())
-        for name in sorted(path.name for path in folder.iterdir()):
-            DAMAGE[how](folder / name)
-            forget()
-            assert main(["doctor", str(sweep)]) == 1
-            assert "remove" in capsys.readouterr().out
-            forget()
-            assert main([*asked, "--out", str(sweep)]) == 0
-            assert {path: path.read_bytes() for path in before} == before
+    names = [path for part in ("runs", "workload") for path in sorted(next((sweep / part).iterdir()).iterdir())]
+    for turn, path in enumerate(names):
+        kept, ways = path.read_bytes(), ("half", "zeros", "a folder")
+        for way in ways[turn % 3 :] + ways[: turn % 3]:
+            _restored(path, kept)
+            DAMAGE[way](path)
+            assert len(told(sweep, capsys)) == 1
+        assert main([*asked, "--out", str(sweep)]) == 0
+        assert {path: path.read_bytes() for path in before} == before
     assert (sweep / "sweep.parquet").read_bytes() == table
     assert sorted(path.relative_to(sweep) for path in sweep.rglob("*") if path.is_file()) == whole
-    assert main(["doctor", str(sweep)]) == 0
+    assert told(sweep, capsys) == []
+
+
+def _restored(path: Path, content: bytes) -> None:
+    if path.is_dir():
+        path.rmdir()
+    path.write_bytes(content)
 
 
 def told(folder: Path, capsys: pytest.CaptureFixture) -> list[str]:
     """What doctor finds wrong with a folder."""
     capsys.readouterr()
+    forget()
     code = main(["doctor", str(folder), "--json"])
     found = [one["wrong"] for one in json.loads(capsys.readouterr().out)["damaged"]]
     assert code == bool(found)

@@ -21,13 +21,13 @@ from kvcast.__main__ import main as started
 from kvcast.cli import main
 from kvcast.scenario.checks import check
 from kvcast.studies import compare
-from kvcast.system import replacing
 from sim.scenario import Scenario
 from tests import hostile
 from tests.hostile_cases import SCENARIO, TRACE, cases, make_world
 from tests.hostile_kills import attack
 from workloads.config import Arrival, Dist, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
+from workloads.files import replacing
 from workloads.limits import MAX_SECONDS
 from workloads.load import load
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvcast import api, load_scenario, simulate
+from kvcast import api, load_scenario
 from kvcast.cli import main
 from sim.kvcache.clairvoyant import Forecast
 from sim.kvcache.leaf_first import leaf_first
@@ -128,12 +128,17 @@ def test_the_command_says_its_order_and_takes_the_files_on_request(tmp_path, cap
     assert {row["order"] for row in found["file"].values()} == {"in the order of the file"}
 
 
-def test_recorded_coding_agents_share_the_cache_with_one_another(data_dir) -> None:
-    """16 users, every tenth of 710 sessions: one session after another LRU would hit 78.9 %."""
+@pytest.fixture(scope="module")
+def recorded(data_dir) -> Workload:
+    """16 users, every tenth of 710 sessions."""
     scenario = load_scenario("examples/claude_code.toml")
-    workload = api.load_workload(scenario.workload, scenario.seed)
+    return api.load_workload(scenario.workload, scenario.seed)
+
+
+def test_recorded_coding_agents_share_the_cache_with_one_another(recorded) -> None:
+    """One session after another LRU would hit 78.9 %."""
     hits = {
-        order: round(leaf_first(workload, "lru", 20_000, 16, order=order).hit_ratio_tokens, 4)
+        order: round(leaf_first(recorded, "lru", 20_000, 16, order=order).hit_ratio_tokens, 4)
         for order in ("time", "file")
     }
     assert hits == {"time": 0.5329, "file": 0.7890}
@@ -143,11 +148,12 @@ def test_the_clairvoyant_expects_sessions_side_by_side() -> None:
     assert Forecast(TWO_SESSIONS, EngineParams(kv_blocks=8, block_size=1)).position.tolist() == [0, 3, 1, 2]
 
 
-def test_the_clairvoyant_knows_enough_of_recorded_coding_agents_to_beat_lru(data_dir) -> None:
+def test_the_clairvoyant_knows_enough_of_recorded_coding_agents_to_beat_lru(recorded) -> None:
     """With every turn expected at its row's place, one session after another, it hits 76.9 % in a synchronous engine;
     LRU hits 80.7 %."""
     hits = {}
     for policy in ("lru", "clairvoyant"):
         scenario = load_scenario("examples/claude_code.toml", ["engine.kv_blocks=40000", f"cache.policy={policy}"])
-        hits[policy] = round(simulate(scenario).summary["prefix_hit_rate"], 3)
+        report = api.run(api.prepare(scenario, recorded)).report
+        hits[policy] = round(report.summary["prefix_hit_rate"], 3)
     assert hits == {"lru": 0.807, "clairvoyant": 0.827}

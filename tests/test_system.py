@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvcast import system
 from kvcast.store.runs import load_run
+from workloads import files
 
 ROOT = Path(__file__).resolve().parent.parent
 LACKING = """
@@ -34,7 +34,12 @@ def run(environment, *argv):
 
 
 def test_a_run_is_written_replaced_and_read(lacking, tmp_path):
-    assert run(lacking, "-c", "import kvcast.system as s; print(s.fcntl, s.resource)") == "None None\n"
+    assert (
+        run(
+            lacking, "-c", "import kvcast.system, workloads.files; print(workloads.files.fcntl, kvcast.system.resource)"
+        )
+        == "None None\n"
+    )
     command = ("-m", "kvcast", "run", "examples/demo.toml", "--set", "workload.duration_s=20", "--out")
     for _ in range(2):
         run(lacking, *command, str(tmp_path / "run"))
@@ -63,11 +68,11 @@ def test_a_sweep_and_a_job_of_the_dashboard_work_and_can_be_stopped(lacking, tmp
 
 def test_what_cannot_be_told_to_be_left_over_stays(monkeypatch, tmp_path):
     """Where nobody can see whether a folder has a writer, it is taken to have one."""
-    assert not system.is_locked(tmp_path)
-    with system.locked(tmp_path):
-        assert system.is_locked(tmp_path)
-    assert not system.is_locked(tmp_path)
-    monkeypatch.setattr(system, "fcntl", None)
-    assert system.is_locked(tmp_path)
-    with system.locked(tmp_path):
+    assert not files.is_locked(tmp_path)
+    with files.locked(tmp_path):
+        assert files.is_locked(tmp_path)
+    assert not files.is_locked(tmp_path)
+    monkeypatch.setattr(files, "fcntl", None)
+    assert files.is_locked(tmp_path)
+    with files.locked(tmp_path):
         pass

@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from workloads import portable
 from workloads.config import Arrival
 from workloads.dists import LARGEST, expected, one_of
 from workloads.errors import InputError
@@ -108,7 +109,7 @@ def paced(arrival: Arrival, rate: float, times_s: np.ndarray) -> np.ndarray:
     if arrival.ramp_to is not None:
         way = np.arange(len(times_s)) / max(len(times_s) - 1, 1)
         growth = arrival.ramp_to / rate
-        times = growth**way if arrival.ramp == "exponential" else 1 + (growth - 1) * way
+        times = portable.power(growth, way) if arrival.ramp == "exponential" else 1 + (growth - 1) * way
         with np.errstate(all="ignore"):  # a rate of nearly 0: a time that no workload may have, which the reader says
             times_s = np.cumsum(np.diff(times_s, prepend=0.0) / times)
     if arrival.exact and len(times_s) and times_s[-1] > 0:

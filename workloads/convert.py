@@ -9,7 +9,6 @@ blocks nobody shares get numbers of their own. The file appears whole or not at 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 
 from workloads.columns import Workload
 from workloads.errors import InputError
+from workloads.files import replacing
 
 STATED_WHOLE = "message_array_with_responses"  #: `context_mode` of rows whose input is the whole prompt
 
@@ -52,16 +52,12 @@ def write_rows(path: Path, rows: Iterable[Any]) -> None:
         raise InputError(
             f"{path}: is {'a folder' if path.is_dir() else 'not a regular file'}, expected a file to write"
         )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
             for row in rows:
                 file.write(json.dumps(row) + "\n")
-        temporary.replace(path)
     except OSError as problem:
         raise InputError(f"{path}: {problem.strerror}, expected a file that can be written") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def row_before(workload: Workload) -> np.ndarray:

@@ -13,6 +13,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from workloads import portable
 from workloads.config import Dist
 from workloads.errors import InputError, did_you_mean
 from workloads.limits import MAX_SECONDS
@@ -144,11 +145,13 @@ def quantile(dist: Dist, u: np.ndarray) -> np.ndarray:
         x = np.array(dist.values, float)[np.minimum(np.searchsorted(cdf, u, side="right"), len(cdf) - 1)]
     elif dist.kind == "lognormal":
         inv = NormalDist().inv_cdf
-        x = dist.median * np.exp(sigma(dist) * np.array([inv(p) for p in u]))
+        x = dist.median * portable.exp(sigma(dist) * np.array([inv(p) for p in u]))
     elif dist.kind == "exponential":
-        x = -dist.mean * np.log1p(-u)  # type: ignore[operator]
+        x = -dist.mean * portable.log1p(-u)  # type: ignore[operator]
+    elif dist.mean == 1:
+        x = np.ones(len(u))
     else:  # geometric on 1, 2, ... with success probability 1 / mean
-        x = np.ones(len(u)) if dist.mean == 1 else np.maximum(1.0, np.ceil(np.log1p(-u) / math.log1p(-1 / dist.mean)))  # type: ignore[operator]
+        x = np.maximum(1.0, np.ceil(portable.log1p(-u) / math.log1p(-1 / dist.mean)))  # type: ignore[operator]
     return _clip(dist, x)
 
 
@@ -159,7 +162,7 @@ def _clip(dist: Dist, x: np.ndarray) -> np.ndarray:
 def sample(dist: Dist, n: int, rng: np.random.Generator) -> np.ndarray:
     """n independent values, float64 [n]. The first k of a longer sample are the sample of k."""
     if dist.kind == "lognormal":  # a vectorised normal is much faster than its quantile function
-        return _clip(dist, dist.median * np.exp(sigma(dist) * rng.standard_normal(n)))
+        return _clip(dist, dist.median * portable.exp(sigma(dist) * rng.standard_normal(n)))
     return quantile(dist, rng.random(n))
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workloads import dists
+from workloads import dists, portable
 from workloads.columns import PrefixTree
 from workloads.config import Layer, MixClass
 
@@ -66,7 +66,7 @@ class Use:
             return self.session
         if layer.scope == "dynamic":
             return np.arange(len(self.session), dtype=np.int64)
-        cdf = np.cumsum(np.arange(1, layer.items + 1, dtype=float) ** -layer.zipf)
+        cdf = np.cumsum(portable.power(np.arange(1, layer.items + 1), -layer.zipf))
         return self.per_session(
             seed,
             "item",

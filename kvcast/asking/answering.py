@@ -18,8 +18,8 @@ from kvcast.asking.bound import Bound
 from kvcast.asking.question import Asked, Question
 from kvcast.planner import Options, plan
 from kvcast.scenario.toml import dumps
-from kvcast.system import replace_file
 from sim.scenario import Scenario
+from workloads.files import replace_file
 
 SCENARIO = "scenario.toml"
 START = 0.6

@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from kvcast.planner.launch import read_command
     from kvcast.planner.launch_log import read_log
     from workloads.errors import InputError
+    from workloads.files import replace_file
 
     if args.result is not None and not args.result.is_file():
         raise InputError(f"--result {args.result}: no such file")
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None:
         print(text, end="")
     else:
-        args.out.write_text(text, encoding="utf-8")
+        replace_file(args.out, text.encode())
         print(f"{args.out}: {question.tool}, {question.name}")
     for line in question.says() if args.out is not None else ():
         print(f"  {line}", file=sys.stderr)

@@ -48,6 +48,7 @@ def seconds(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     from kvcast.observed import as_scenario, saved, seen, watch
     from workloads.errors import InputError
+    from workloads.files import replace_file
 
     if args.pages[0].startswith(("http://", "https://")):
         watched_s = args.watched_s or 60.0
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None:
         print(scenario, end="")
         return 0
-    args.out.write_text(scenario, encoding="utf-8")
+    replace_file(args.out, scenario.encode())
     print(f"{args.out}: {found.engine}, {found.model or 'no model named'}, {found.rate:.4g} requests/s")
     for line in scenario.splitlines():
         if line.startswith("# "):

@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from kvcast.present.html_report import of_folder
-    from kvcast.system import replace_file
     from workloads.errors import InputError
+    from workloads.files import replace_file
 
     if not args.folder.is_dir():
         raise InputError(

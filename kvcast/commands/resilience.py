@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
     from kvcast.config import load_scenario, naming
     from kvcast.planner.resilience import resilience
     from kvcast.present import resilience_text
-    from kvcast.system import replace_file
     from workloads.errors import InputError
+    from workloads.files import replace_file
     from workloads.limits import above_0, from_1, within
 
     within("--seeds", args.seeds, from_1(1000))

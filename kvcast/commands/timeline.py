@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     text.clear_clock()
     shown = request_lives.from_document(found)
     if args.trace:
-        from kvcast.system import replace_file
+        from workloads.files import replace_file
 
         replace_file(args.trace, (json.dumps(request_lives.chrome_trace(shown, found["shocks"])) + "\n").encode())
     print(text.to_json(found) if args.json else as_text(found, shown))

@@ -30,6 +30,7 @@ from typing import Any
 import kvcast
 from kvcast import system, text
 from workloads.errors import InputError
+from workloads.files import replace_file
 
 ROOT = Path(kvcast.__file__).resolve().parent.parent
 PACKAGES = ("kvcast", "sim", "workloads", "calibrate")
@@ -271,9 +272,7 @@ class Runner:
         path = self.root / "uploads" / hashlib.sha256(content).hexdigest()[:24] / safe
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f"{safe}.{threading.get_ident()}.part")
-            partial.write_bytes(content)
-            os.replace(partial, path)
+            replace_file(path, content)
         return path
 
 

@@ -28,9 +28,9 @@ from kvcast.planner.trials import Trials
 from kvcast.planner.why import why
 from kvcast.planner.window import in_steady_state, period
 from kvcast.store.simulations import Lab
-from kvcast.system import replace_file
 from sim.scenario import Scenario
 from workloads.errors import InputError
+from workloads.files import replace_file
 
 PLAN, RAN = "plan.json", "ran.json"
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from kvcast.figures.errors import within
 from kvcast.figures.svg import as_svg
-from kvcast.system import replace_file
 from kvcast.validation.silicon_rules import Rules, rules
+from workloads.files import replace_file
 
 METRICS = ("ttft", "tpot")
 HEAD = "| | n | TTFT mean | median | bias | TPOT mean | median | bias | KV binds |"

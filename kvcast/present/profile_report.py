@@ -108,7 +108,7 @@ def _memory_lines(profile: DeviceProfile) -> list[str]:
 def write_html(profile: DeviceProfile, path: Path) -> None:
     """One self-contained page: the lines above and a plot per operator."""
     from kvcast.present import html_page
-    from kvcast.system import replace_file
+    from workloads.files import replace_file
 
     drawn = (html_page.figure(figure, f"operator-{i}") for i, figure in enumerate(figures(profile)))
     page = html_page.page(

@@ -21,10 +21,10 @@ import numpy as np
 
 from kvcast.api import Prepared
 from kvcast.scenario.own_code import read_again
-from kvcast.system import replacing
 from sim.fleet.warm import CacheState, saved
 from workloads.columns import Workload
 from workloads.errors import InputError
+from workloads.files import replacing
 
 FORMAT = 3  # 2: runs lie on chains of nodes; 3: policies and SGLang's tree
 

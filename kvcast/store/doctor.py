@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from kvcast.store import parquet, runs, simulations, workload_folder
-from kvcast.system import is_locked
 from workloads.errors import InputError
+from workloads.files import is_locked
 
 MADE_OF_RUNS = ("runs", "sketches", "what-if", "workload")
 """Folders of parts inside what a sweep, a plan or kvcast resilience writes."""
@@ -110,10 +110,8 @@ def _run(folder: Path, remedy: str) -> Part:
     try:
         run = runs.load_run(folder)
         wrong = runs.damage(folder, run.info)
-        for name, table in run.tables.items() if wrong is None else ():
-            lengths = {len(table[column]) for column in table}
-            if len(lengths) > 1:
-                wrong = f"{name}.parquet: columns of different lengths"
+        for table in run.tables.values() if wrong is None else ():
+            table.check()
     except InputError as error:
         wrong = str(error).removeprefix(f"{folder}: ").removeprefix(f"{folder}/")
     return Part(folder, wrong or "", remedy if wrong else "")
@@ -127,9 +125,7 @@ def _file(path: Path) -> Part:
         elif path.suffix == ".toml":
             tomllib.loads(path.read_text(encoding="utf-8"))
         elif path.suffix == ".parquet":
-            table = parquet.Table(path)
-            for name in table:
-                table[name]
+            parquet.Table(path).check()
     except (OSError, ValueError, RecursionError) as error:
         return Part(path, f"damaged ({error})", "give the same command again: it is written anew")
     return Part(path)

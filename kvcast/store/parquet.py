@@ -33,6 +33,10 @@ class Table(Mapping[str, np.ndarray]):
             self._columns[name] = self._reading(lambda pq, file: _numpy(pq.read_table(file, columns=[name])[name]))
         return self._columns[name]
 
+    def check(self) -> None:
+        """Read it all, at once, and keep nothing."""
+        self._reading(lambda pq, file: pq.read_table(file).validate())
+
     def _reading(self, read: Callable[[Any, Any], Any]) -> Any:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -22,8 +22,6 @@ several processes that write the same folder, the last one wins.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
 import platform
@@ -31,8 +29,9 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,10 +40,10 @@ import numpy as np
 import kvcast
 from kvcast import text
 from kvcast.store import aggregates, checksums, parquet
-from kvcast.system import is_locked, lock, locked, on_disk, unlock
 from sim.measure.access import accesses, names
 from sim.scenario import Scenario
 from workloads.errors import InputError
+from workloads.files import is_locked, lock, locked, naming, on_disk, unlock
 
 if TYPE_CHECKING:
     from kvcast.api import Result
@@ -93,13 +92,13 @@ def save_run(
     folder = Path(os.path.realpath(folder))
     check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _naming(folder), locked(folder.parent):
+    with naming(folder), locked(folder.parent):
         _settle(folder)
         partial = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.new"
         partial.mkdir()
         writing = lock(partial)
     try:
-        with _naming(folder):
+        with naming(folder):
             _write(partial, result, baseline, steps)
             if access_of is not None:
                 parquet.write_batches(
@@ -128,17 +127,6 @@ def _write(partial: Path, result: Result, baseline: Result | None, steps: bool) 
     for name, columns in _tables(result.report, steps).items():
         parquet.write(partial / f"{name}.parquet", columns)
     (partial / "aggregates.json").write_text(text.to_json(aggregates.of(result.report)) + "\n", encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _naming(folder: Path) -> Iterator[None]:
-    """A full disk names no file, and ours is one that nobody knows: name the run folder."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(
-            error.errno or errno.EIO, os.strerror(error.errno) if error.errno else str(error), str(folder)
-        ) from None
 
 
 def load_run(folder: str | Path) -> Run:
@@ -252,6 +240,7 @@ def _info(result: Result) -> dict[str, Any]:
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
         "numpy": np.__version__,
+        "scipy": version("scipy"),  # the ends of intervals rest on its quantiles
         "platform": platform.system(),
         "profile": result.resolved.profile.id,
         "profile_hash": result.resolved.profile.content_hash,

@@ -29,11 +29,11 @@ import numpy as np
 from kvcast import api, text
 from kvcast.scenario.own_code import check_importable, read_again, router_read_again
 from kvcast.store import checksums, runs, workload_folder
-from kvcast.system import replace_file
 from sim.fleet.router import ROUTERS
 from sim.scenario import Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
+from workloads.files import replace_file
 
 if TYPE_CHECKING:
     from sim.recording import Recording

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from kvcast.store import checksums
-from kvcast.system import is_locked, lock, locked, on_disk, unlock
 from workloads.columns import PrefixTree, Workload
+from workloads.files import is_locked, lock, locked, naming, on_disk, unlock
 
 META = "workload.json"
 
@@ -39,13 +39,14 @@ def save(workload: Workload, folder: Path) -> None:
         partial.mkdir()
         writing = lock(partial)
     try:
-        for prefix, part in (("", workload), ("tree.", workload.tree)):
-            for name, column in _values(part, arrays=True).items():
-                np.save(partial / f"{prefix}{name}.npy", column)
-        meta = {name: value for name, value in _values(workload, arrays=False).items() if name != "tree"}
-        (partial / META).write_text(json.dumps({**meta, "files": checksums.of(partial)}), encoding="utf-8")
-        for path in (*partial.iterdir(), partial):
-            on_disk(path)
+        with naming(folder):
+            for prefix, part in (("", workload), ("tree.", workload.tree)):
+                for name, column in _values(part, arrays=True).items():
+                    _save(partial / f"{prefix}{name}.npy", column)
+            meta = {name: value for name, value in _values(workload, arrays=False).items() if name != "tree"}
+            (partial / META).write_text(json.dumps({**meta, "files": checksums.of(partial)}), encoding="utf-8")
+            for path in (*partial.iterdir(), partial):
+                on_disk(path)
         try:
             os.rename(partial, folder)
         except OSError:
@@ -54,6 +55,14 @@ def save(workload: Workload, folder: Path) -> None:
     finally:
         unlock(writing)
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _save(path: Path, column: np.ndarray) -> None:
+    """As np.save, whose error on a full disk gives no reason."""
+    column = np.ascontiguousarray(column)
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(column))
+        file.write(column.data)
 
 
 def _remove_leftovers(folder: Path) -> None:

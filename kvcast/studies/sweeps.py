@@ -31,11 +31,11 @@ from kvcast.store import parquet, workload_folder
 from kvcast.store.simulations import Lab, OnDone, Task
 from kvcast.studies import compare, intervals
 from kvcast.studies.compare import Refused, Result, Variant
-from kvcast.system import replace_file, replacing
 from sim.fleet.router import name_of as router_name_of
 from sim.kvcache.policies import name_of
 from sim.scenario import Scenario
 from workloads.errors import InputError
+from workloads.files import replace_file, replacing
 
 FORMAT = 1
 Vary = Mapping[str, Sequence[Any]] | Sequence[str]

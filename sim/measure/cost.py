@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sim.recording import Recording, Steps
+from workloads import portable
 
 
 def busy_gpu_s(rec: Recording, new_prompt_tokens: np.ndarray, gpus_per_replica: int) -> np.ndarray:
@@ -54,8 +55,8 @@ def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int,
     admit = np.minimum(admit, first)
     tokens = count[first + 1] - count[admit]
     prefill = new_tokens * (price[first + 1] - price[admit]) / np.maximum(tokens, 1)
-    owed = max(float(steps.duration_s.sum()) - float(decode.sum()), 0.0)
-    paid = float(prefill.sum())
+    owed = max(portable.total(steps.duration_s) - portable.total(decode), 0.0)
+    paid = portable.total(prefill)
     if (
         rec.retries is not None or rec.clients is not None
     ):  # what failures lost and clients gave up is nobody's: shared as idle time is
@@ -87,7 +88,7 @@ def cost_summary(
     and over both: three views of one bill, not parts of it. Without a price the dollar figures are None, never a guess.
     """
     paying = np.where(inside, gpu_s, 0.0)
-    total = float(paying.sum())
+    total = portable.total(paying)
     hours = paying * (held_gpu_s / total if total > 0 else 0.0) / 3600
     ids, inverse = np.unique(session[inside], return_inverse=True)
     session_hours = np.bincount(inverse, weights=hours[inside], minlength=len(ids))

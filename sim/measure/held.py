@@ -9,6 +9,7 @@ import numpy as np
 
 from sim.measure.stability import in_system
 from sim.recording import Recording
+from workloads import portable
 
 
 def replicas_held(rec: Recording, start_s: float, end_s: float) -> float:
@@ -16,7 +17,7 @@ def replicas_held(rec: Recording, start_s: float, end_s: float) -> float:
     if rec.held_s is None or end_s <= start_s:
         return len(rec.steps)
     from_s, to_s = np.clip(_spans(rec), start_s, end_s).T
-    return float((to_s - from_s).sum()) / (end_s - start_s)
+    return portable.total(to_s - from_s) / (end_s - start_s)
 
 
 def replicas_at(rec: Recording, t_s: np.ndarray) -> np.ndarray | int:

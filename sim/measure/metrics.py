@@ -17,6 +17,7 @@ import numpy as np
 
 from sim.recording import ABANDONED, ABORTED, COMPLETED, NOT_ARRIVED, UNFINISHED, Recording, Samples, Steps
 from sim.scenario import SloClass, SloConfig
+from workloads import portable
 from workloads.columns import Workload
 
 AT_ONCE = 1 << 20
@@ -109,7 +110,7 @@ def describe(values: np.ndarray) -> dict[str, float | None]:
     values = values[~np.isnan(values)]
     if not len(values):
         return _named(None, None, None)
-    return _named(float(values.mean()), float(values.std()), np.percentile(values, PERCENTILES))
+    return _named(portable.mean(values), portable.std(values), np.percentile(values, PERCENTILES))
 
 
 def describe_weighted(
@@ -320,7 +321,7 @@ def in_system_mean(rec: Recording, window: Window) -> float:
     left_s = rec.left_s[entered]
     leave = np.where(np.isnan(left_s), np.inf, left_s)
     stay = np.minimum(leave, window.end_s) - np.maximum(rec.arrival_s[entered], window.start_s)
-    return float(np.maximum(stay, 0).sum()) / window.seconds
+    return portable.total(np.maximum(stay, 0)) / window.seconds
 
 
 def entered_system(rec: Recording) -> np.ndarray:
@@ -339,7 +340,7 @@ def step_shares(all_steps: Sequence[Steps], window: Window) -> dict[str, float]:
     for steps in all_steps:
         here, d = inside(steps, window)
         n_decode = steps.n_decode[here]
-        busy += float(d.sum())
+        busy += portable.total(d)
         decode += dot(d, n_decode)
         tokens += dot(d, n_decode) + dot(d, steps.prefill_tokens[here])
         by_code += np.bincount(steps.coverage[here], weights=d, minlength=3)[:3]

@@ -16,6 +16,7 @@ from sim.measure.metrics import Window
 from sim.measure.stability import Stability
 from sim.recording import ABANDONED, ABORTED, SESSION_TRUNCATED, STATUS, UNFINISHED, Recording
 from sim.scenario import Scenario
+from workloads import portable
 from workloads.columns import SCOPES, Workload
 
 STEADY, OVERLOADED_TRACE, MEANS_ONLY = "steady state", "overloaded trace", "means only"
@@ -136,8 +137,8 @@ def flops(rec: Recording, workload: Workload, counted: np.ndarray, flops: Callab
     if flops is None:
         return {"prefill_flops": None, "prefill_flops_saved": None}
     prompt, hit = workload.prompt_tokens[counted], rec.hit_tokens[counted].astype(np.int64)
-    whole = float(np.sum(flops(prompt, np.zeros_like(prompt))))
-    return {"prefill_flops": whole, "prefill_flops_saved": whole - float(np.sum(flops(prompt - hit, hit)))}
+    whole = portable.total(flops(prompt, np.zeros_like(prompt)))
+    return {"prefill_flops": whole, "prefill_flops_saved": whole - portable.total(flops(prompt - hit, hit))}
 
 
 def engine_numbers(
@@ -161,6 +162,6 @@ def engine_numbers(
         "decode_batch_mean": shares["decode_batch"],
         "tokens_per_step_mean": shares["tokens_per_step"],
         "busy_share": shares["busy_s"] / (window.seconds * held) if window.seconds > 0 and held else None,
-        "preempted_s": float(rec.preempted_s[inside].sum()),
+        "preempted_s": portable.total(rec.preempted_s[inside]),
         "coverage": {k: shares[k] for k in ("measured", "interpolated", "extrapolated")},
     }

@@ -16,6 +16,7 @@ import numpy as np
 
 from sim.measure.verdict import CONFIDENCE, groups, wilson
 from sim.scenario import CACHE_LOST, Scenario, Shock, SloClass
+from workloads import portable
 
 MINUTE_S = 60.0
 JUDGED_S = 600.0
@@ -121,5 +122,5 @@ def phase(here: Mapping[str, np.ndarray], from_s: float, to_s: float) -> dict[st
         admit_s = here.get("waited_until_s", here["admit_s"])
         left_s = np.where(np.isnan(admit_s), np.inf, admit_s)
         waits_s = np.minimum(left_s, to_s) - np.maximum(here["arrival_s"], from_s)  # whenever it came
-        found["waiting"] = float(np.maximum(waits_s, 0.0).sum()) / (to_s - from_s) if to_s > from_s else None
+        found["waiting"] = portable.total(np.maximum(waits_s, 0.0)) / (to_s - from_s) if to_s > from_s else None
     return found

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from workloads import portable
+
 BATCHES = 20
 T_975 = 2.093  # two-sided 95 % quantile of Student's t with BATCHES - 1 = 19 degrees of freedom
 T_9995 = 3.883  # two-sided 99.9 %: one replica of many must not be called overloaded by chance
@@ -115,7 +117,7 @@ def assess(
     edges = np.linspace(middle, end_s, BATCHES + 1)
     length = end_s - middle
     work = np.asarray(tokens, np.float64)
-    arriving = float(work[half].sum())
+    arriving = portable.total(work[half])
     grown = np.diff(in_system(edges, arrival_s, finish_s, work))
     share = float(grown.sum()) / arriving
     width = t * float(grown.std(ddof=1)) * BATCHES**0.5 / arriving

@@ -13,6 +13,7 @@ from sim.measure.held import replicas_held
 from sim.measure.metrics import has_limit
 from sim.recording import ABANDONED, COMPLETED, Recording
 from sim.scenario import SloClass
+from workloads import portable
 from workloads.columns import SCOPES, Workload
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def class_table(
     rows = {}
     for c, name in enumerate(workload.class_names):
         mine = inside & (class_id == c)
-        arrived, hours = int(mine.sum()), float(gpu_hours[mine].sum())
+        arrived, hours = int(mine.sum()), portable.total(gpu_hours[mine])
         counted = causes.rows[scope_class == c]
         hit = rec.hit_tokens[counted]
         rows[name] = {
@@ -191,7 +192,7 @@ def tier_table(rec: Recording, counted: np.ndarray) -> list[dict[str, Any]]:
             "hit_tokens": int(rec.hit_tokens[counted].sum() - below.sum()),
             "capacity_blocks": rec.kv_blocks,
             "requests_that_waited_for_loads": int((waited_s > 0).sum()),
-            "mean_load_ms": float(waited_s[waited_s > 0].mean() * 1e3) if (waited_s > 0).any() else None,
+            "mean_load_ms": 1e3 * portable.mean(waited_s[waited_s > 0]) if (waited_s > 0).any() else None,
         }
     ]
     for use, hit in zip(rec.tiers, below, strict=True):
@@ -226,9 +227,9 @@ def front_end_row(rec: Recording, done: np.ndarray) -> dict[str, float | None]:
         behind_ms = (rec.first_token_s[done] - ends_s[done]) * 1e3
     some = bool(len(before_ms))
     return {
-        "mean_ms": float(before_ms.mean()) if some else None,
+        "mean_ms": portable.mean(before_ms) if some else None,
         "p99_ms": float(np.percentile(before_ms, 99)) if some else None,
-        "mean_send_ms": float(behind_ms.mean()) if some else None,
+        "mean_send_ms": portable.mean(behind_ms) if some else None,
         "p99_send_ms": float(np.percentile(behind_ms, 99)) if some else None,
     }
 
