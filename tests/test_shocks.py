@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from benchmarks import bench_resilience as toy
 from kvcast import api, text
 from kvcast.config import scenario_from_doc
 from kvcast.planner import plan
-from kvcast.planner.recovery import with_burst
+from kvcast.planner.recovery import Recovery, with_burst
 from kvcast.planner.resilience import _exponential, _rank, following, not_used, resilience
+from kvcast.planner.trials import AfterShock
 from kvcast.present import resilience_text
 from kvcast.scenario.toml import dumps
 from sim.measure.regime import of_run, of_runs
@@ -263,6 +265,25 @@ def test_a_fleet_that_does_not_come_back_is_no_answer():
     (row,) = made["candidates"]
     assert row["verdict"] == "holds"
     assert row["rejected_by"] == "does not recover"
+
+
+def test_seeds_are_asked_at_once_after_the_first_and_the_last_goes_on_to_the_end():
+    class Asked:
+        seeds = (0, 1, 2, 3, 4)
+
+        def __init__(self, *backs: float | None):
+            self.backs, self.runs = backs, []
+
+        def after_shocks(self, scenario, runs):
+            assert scenario.shock
+            self.runs.append(runs)
+            return [AfterShock(self.backs[seed], 0.0) for seed, _ in runs]
+
+    scenario = scenario_from_doc(document())
+    for backs, times in (((7.0, None, 9.0), [7.0, None, 9.0]), ((None, 1.0, 1.0), [None])):
+        trials = Asked(*backs)
+        assert Recovery(SimpleNamespace(trials=trials)).times_s(scenario) == times
+        assert trials.runs == [[(0, False)], [(1, False), (2, True)]][: len(times)]
 
 
 def test_stopping_once_it_is_back_changes_no_answer():
