@@ -37,9 +37,11 @@ class _Tried:
     most: int | None = None
 
 
-def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> dict[str, Any]:
+def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool, larger: bool = False) -> dict[str, Any]:
     """Each change against the unchanged fleet, by the fewest replicas at the offered load and the highest load held.
 
+    larger: the fleet has more replicas than it holds its load with, so that it recovers; the fewest that hold it are no
+    saving then, and are not looked for.
     advice: the best; tried: all that were; not_tried: lever -> why it has none here. A change that saves neither is
     no advice. The best are then tried together, one more at a time while that holds more load."""
     at = stress(loads, found)
@@ -66,9 +68,9 @@ def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> dict
         1 if feasible and one.cluster.replicas == 1 else None
         for one in (loads.scenario, *(one.change.scenario for one in candidates))
     ]
-    smaller = feasible and replicas > 1
+    smaller = feasible and replicas > 1 and not larger
     fleets = _fleets(loads.trials, [loads.scenario, *(one.change.scenario for one in candidates)]) if smaller else alone
-    before = _side(base, found, (step, found.most), fleets[0] if feasible else replicas, loads.scenario)
+    before = _side(base, found, (step, found.most), fleets[0] if smaller else replicas, loads.scenario)
     rows = [_advised(one, before, found, step, fleet) for one, fleet in zip(candidates, fleets[1:], strict=True)]
     rows = sorted(
         (row for row in rows if row["saves"]),

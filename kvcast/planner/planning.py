@@ -260,7 +260,8 @@ def _reach(
     if asked.advice:
         progress.begin(ADVICE)
         answer = fleet.answer
-        reach |= advice(loads, capacity, fleet.replicas, answer is not None and answer.attains)
+        larger = recovery is not None and recovery.held is not None and recovery.held < fleet.replicas
+        reach |= advice(loads, capacity, fleet.replicas, answer is not None and answer.attains, larger)
     return reach
 
 

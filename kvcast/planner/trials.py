@@ -137,13 +137,23 @@ class Trials:
     def after_shock(self, scenario: Scenario, seed: int, to_the_end: bool = False) -> AfterShock:
         """Of a scenario with one shock. The run stops ten minutes after the fleet is back, unless it is to go on to the
         end: then a fleet that falls again later is not back."""
-        task = self.lab.task(replace(scenario, seed=seed), "" if to_the_end else UNTIL_BACK, light=True)
-        self._simulate([task])
+        return self.after_shocks(scenario, [(seed, to_the_end)])[0]
+
+    def after_shocks(self, scenario: Scenario, runs: Sequence[tuple[int, bool]]) -> list[AfterShock]:
+        """The same of several (seed, to_the_end) at once."""
+        tasks = [
+            self.lab.task(replace(scenario, seed=seed), "" if to_the_end else UNTIL_BACK, light=True)
+            for seed, to_the_end in runs
+        ]
+        self._simulate(tasks)
+        return [self._after_shock(task) for task in tasks]
+
+    def _after_shock(self, task: Task) -> AfterShock:
         outcome = self._outcomes[task.run]
         if (found := outcome.stopped) is not None:
             return AfterShock(found["back_s"], found["turned_away"] / max(found["arrived"], 1))
         columns = outcome.columns()
-        (row,) = told(task.scenario, columns, outcome.sample.classes, scenario.run.duration_s or 0.0)
+        (row,) = told(task.scenario, columns, outcome.sample.classes, task.scenario.run.duration_s or 0.0)
         turned_away = REFUSED[columns["status"][columns["in_window"].astype(bool)]]
         return AfterShock(row["recovered_s"], float(turned_away.mean()) if len(turned_away) else 0.0)
 
