@@ -17,7 +17,7 @@ import streamlit as st
 from kvcast.jobs.runner import PREPARE, Runner
 from kvcast.pages import shell
 
-PAGES = ("Plan", "Workload", "Cache", "Compare", "Resilience", "Calibration", "Timeline")
+PAGES = ("Plan", "Workload", "Cache", "Compare", "Resilience", "Calibration", "Timeline", "Life")
 
 
 @st.cache_resource

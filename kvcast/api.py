@@ -248,6 +248,7 @@ def as_document(result: Result, baseline: Result | None = None) -> dict[str, Any
 
     The summary's keys (those of `vllm bench serve` where they exist) stand at the top level.
     """
+    from kvcast.trust.evidence import speaks_for
     from sim.measure.report import worth_of
 
     report = result.report
@@ -265,5 +266,6 @@ def as_document(result: Result, baseline: Result | None = None) -> dict[str, Any
         "engine_origins": result.resolved.origins,
         "kv_arithmetic": list(result.resolved.kv_lines),
         "profile_provenance": result.resolved.profile.describe(),
+        "measured_servers": speaks_for(result.resolved).as_document(),
         "notes": list(report.notes),
     }

@@ -174,6 +174,9 @@ def progress_share(done: float, total: float, words: str) -> None:
     """How much is done, of the whole command: a line that is written over, and in the progress file. At most 5 times a
     second."""
     share = min(max(done / total, 0.0), 1.0) if total else 0.0
+    path = os.environ.get(PROGRESS_FILE)
+    told = _told(Path(path)) if path else {}
+    share = max(share, told.get("done", 0.0))  # whoever watches sees it go on, whatever is found to be left
     if sys.stderr.isatty():
         left_s = time_left_s(share)
         left = (
@@ -182,8 +185,7 @@ def progress_share(done: float, total: float, words: str) -> None:
             else ""
         )
         print(f"\r\033[K{100 * share:.0f} %  {words}{left}\r", end="", file=sys.stderr, flush=True)
-    path = os.environ.get(PROGRESS_FILE)
-    if path and (share == 1 or time.time() - _told(Path(path)).get("at_s", 0.0) >= TELL_EVERY_S):
+    if path and (share == 1 or time.time() - told.get("at_s", 0.0) >= TELL_EVERY_S):
         _tell(Path(path), words, share)
 
 

@@ -55,6 +55,10 @@ def timeline(reader: Reader) -> None:
     _finished(reader, "Simulate this window")
 
 
+def life(reader: Reader) -> None:
+    reader.open("life").see("New tokens")
+
+
 def _finished(reader: Reader, start: str) -> None:
     """Press the page's button, unless its answer is there already, and wait for the answer."""
     button = reader.page.get_by_test_id("stMain").get_by_role("button", name=start)
@@ -74,6 +78,7 @@ PAGES: dict[str, Callable[[Reader], None]] = {
     "Compare": compare,
     "Calibration": calibration,
     "Timeline": timeline,
+    "Life": life,
 }
 
 

@@ -34,6 +34,7 @@ from kvcast.figures.capacity import goodput_by_rate, latency_by_rate
 from kvcast.figures.comparison import differences
 from kvcast.figures.latency import latency_cdf
 from kvcast.figures.latency_time import latency_over_time
+from kvcast.figures.life import life_memory, life_prompts
 from kvcast.figures.plan_candidates import candidates
 from kvcast.figures.plan_growth import binding, growth
 from kvcast.figures.replicas import replica_load
@@ -63,6 +64,8 @@ __all__ = [
     "latency_by_rate",
     "latency_cdf",
     "latency_over_time",
+    "life_memory",
+    "life_prompts",
     "lives",
     "lives_of",
     "marked",

@@ -29,6 +29,7 @@ from typing import Any
 
 import kvcast
 from kvcast import system, text
+from kvcast.jobs.tidy import KEY, tidy
 from workloads.errors import InputError
 from workloads.files import replace_file
 
@@ -41,11 +42,9 @@ PREPARE = "KVCAST_PREPARE"
 LIMIT_S = 900
 MEMORY_LIMIT_BYTES = 16 << 30
 FILE_LIMIT_BYTES = 4 << 30
-KEEP_JOBS = 300
 MAX_WAITING = 20
 UPLOAD_LIMIT_BYTES = 64 << 20
 UPLOAD_TYPES = (".jsonl", ".json", ".csv", ".tar", ".tar.xz")
-KEY = re.compile(r"[0-9a-f]{24}")
 UPLOADED = re.compile(r"\buploads/[0-9a-f]{24}/")
 CANCELLED = "cancelled"
 OWN_POLICIES = "KVCAST_POLICIES"
@@ -249,13 +248,9 @@ class Runner:
         )
 
     def _prune(self) -> None:
-        """Forget the oldest jobs beyond KEEP_JOBS; only files this runner named."""
-        asked = sorted((f for f in self.root.glob("*.toml") if KEY.fullmatch(f.stem)), key=lambda f: f.stat().st_mtime)
-        for file in asked[: max(0, len(asked) - KEEP_JOBS)]:
-            job = self._jobs.get(file.stem)
-            if job is None or not job.running:
-                Job(file.with_suffix("")).delete()
-                self._jobs.pop(file.stem, None)
+        """Forget the oldest jobs and uploads."""
+        for key in tidy(self.root, {key for key, job in self._jobs.items() if job.running}):
+            self._jobs.pop(key, None)
 
     # -- uploads -------------------------------------------------------------------------------------------------------
 
@@ -270,7 +265,9 @@ class Runner:
         if not safe.endswith(UPLOAD_TYPES):
             raise InputError(f"{name}: expected a name that ends in {', '.join(UPLOAD_TYPES)}")
         path = self.root / "uploads" / hashlib.sha256(content).hexdigest()[:24] / safe
-        if not path.exists():
+        if path.exists():
+            os.utime(path)  # it is wanted again
+        else:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, content)
         return path

@@ -40,7 +40,7 @@ from kvcast.pages.results import plain
 from kvcast.pages.shell import Page, of_a_run
 from kvcast.planner.load import closed_load, unit_of
 from kvcast.present.terms import TERMS
-from kvcast.present.verdict import MET, OPEN, Verdict, planned, verdict
+from kvcast.present.verdict import MET, OPEN, Verdict, deciding, planned, verdict
 from kvcast.scenario.toml import dumps
 from kvcast.store.runs import Run
 from sim.scenario import Scenario
@@ -70,8 +70,11 @@ def show(page: Page, run: Run) -> None:
     if found:
         answer.classes(found)
         answer.why(found)
+        if found["rates"]:
+            st.header(plain(f"How far {_planned(found)} reaches"))
         answer.plots(found)
         answer.advice(found, apply)
+    st.header(plain(f"The fleet on show: {results.fleet_of(run.summary)}"))  # the plan's may be another one
     results.plots(run)
     if found:
         answer.candidates(found)
@@ -85,6 +88,14 @@ def show(page: Page, run: Run) -> None:
     results.reproduce(run, page.shown_toml)
     if job:
         plan_files(job)
+
+
+def _planned(found: Document) -> str:
+    """The fleet that a plan's figures are of."""
+    one = deciding(found)
+    if one is None:
+        return "a fleet"
+    return f"the plan's fleet of {one['replicas']} {'replica' if one['replicas'] == 1 else 'replicas'}"
 
 
 def question(run: Run) -> str:

@@ -318,8 +318,9 @@ def reproduce(run: Run, scenario_toml: str) -> None:
         ("requests.csv", "text/csv", lambda: as_csv(requests)),
         ("report.html", "text/html", lambda: as_html(run)),
     )
-    for place, (name, mime, content) in zip(st.columns(len(files)), files, strict=True):
-        place.download_button(name, content, name, mime, on_click="ignore", width="stretch", key=f"plan.{name}")
+    row = st.container(horizontal=True)  # wraps where it is narrow: no name is cut
+    for name, mime, content in files:
+        row.download_button(name, content, name, mime, on_click="ignore", key=f"plan.{name}")
     if run.scenario.workload.trace:
         st.caption("Put the uploaded trace beside scenario.toml.")
 

@@ -24,7 +24,7 @@ from urllib.parse import urlencode, urlsplit
 import streamlit as st
 
 from kvcast.config import scenario_from_doc
-from kvcast.jobs import link
+from kvcast.jobs import link, opened
 from kvcast.jobs.runner import CANCELLED, Job, Runner
 from kvcast.pages import address, judging, results
 from kvcast.pages.edit import inputs, settings
@@ -40,6 +40,9 @@ LAYOUT = (
     " .unseen { position: absolute; width: 1px; height: 1px; margin: 0; overflow: hidden; clip-path: inset(50%); }"
     " .stElementContainer:has(.unseen) { position: absolute; }"
     " [data-testid=stBaseButton-primary]:enabled { background: #a8243a; border-color: #a8243a; color: white; }"
+    " .stPlotlyChart :is(.xaxislayer-above, .yaxislayer-above, .g-xtitle, .g-ytitle, .cbaxis, .cbtitle,"
+    " .annotation-text-g) text"
+    " { fill: currentColor !important; }"  # the axes' words: a plot's own grey stands out too little
     " .stMultiSelect [data-tag] { background: #a8243a; color: white; }</style>"
 )
 """Less empty space around a page of numbers than Streamlit leaves around a text; what is said to a screen reader takes
@@ -147,6 +150,9 @@ def _share(page: Page) -> None:
     """Keep the browser's address a link to what is on show, and offer every other way out and in."""
     scenario = page.asked.scenario
     with st.sidebar.popover("Share or load", width="stretch"):
+        if runs := opened.listed():
+            st.markdown("**Runs** :gray[that this server was started with]")
+            st.markdown("\n".join(f"- [{results.plain(name)}](/?{link.JOB}={key})" for name, key in runs.items()))
         if scenario is not None:
             params, why_not = _link(page, scenario)
             params |= address.given()
@@ -248,7 +254,7 @@ def status(page: Page) -> None:
         st.error(results.plain(page.asked.problem), icon=":material/error:")
     elif state["problem"]:
         st.error(results.plain(f"{_stated(state['problem'])}{_of_what(page)}"), icon=":material/error:")
-    elif page.shown_toml and page.asked.toml != page.shown_toml:
+    elif page.shown_toml and not settings.alike(page.asked.toml, page.shown_toml):
         st.info(
             "The settings have changed since this run. Press **Run** to simulate them."
             f" {results.plain(_changed(page))}",
@@ -264,7 +270,7 @@ def _of_what(page: Page) -> str:
     """Whose the results below are when a run did not come to its end."""
     if page.run is None:
         return ". There is no finished run to show yet."
-    if page.asked.toml == page.shown_toml or page.asked.scenario is None:
+    if page.asked.scenario is None or settings.alike(page.asked.toml, page.shown_toml):
         return "."
     return f". The results below are of the last finished run. {_changed(page)}"
 
@@ -343,9 +349,9 @@ def _progress(runner: Runner, job: Job) -> None:
     progress = job.progress
     done, says = (progress.done, progress.says) if progress else (0.0, "starting")
     left = f", about {_rough(progress.left_s)} left" if progress and progress.left_s is not None else ""
-    bar, stop = st.columns([6, 1], vertical_alignment="center")
-    bar.progress(done, results.plain(f"{says} ({100 * done:.0f} %{left})"))
-    if stop.button("Cancel", key=f"cancel {job.key}", width="stretch"):
+    row = st.container(horizontal=True, vertical_alignment="center")
+    row.progress(done, results.plain(f"{says} ({100 * done:.0f} %{left})"))
+    if row.button("Cancel", key=f"cancel {job.key}", width="content"):
         runner.cancel(job)
         st.session_state["cancelled"] = {*st.session_state.get("cancelled", ()), job.key}
         job.wait()

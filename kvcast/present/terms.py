@@ -43,6 +43,18 @@ TERMS = {
         " Grafana dashboard. Percentiles are exact, not of histogram buckets. All completed requests, the warm-up's"
         " too."
     ),
+    "block": (
+        "KV memory is given out and reused in whole blocks of so many tokens: what lies beyond the last whole block"
+        " that two prompts share is computed again."
+    ),
+    "life_prompts": (
+        "Each prompt in the order in which the model reads it: tokens that came from the prefix cache, whole blocks"
+        " from its beginning on, and tokens that had to be computed. A prompt's last token is always computed."
+    ),
+    "life_memory": (
+        "Keys and values that the request holds in GPU memory: what the cache gave, what prefill and each output token"
+        " add. The framed part is the step that is told."
+    ),
     "verdict": (
         "Meets: the 95 % interval of every class lies at or above its target. Misses: that of some class lies below it,"
         " or the backlog grows. Not shown: the interval holds the target, so these requests do not tell. A run is one"

@@ -290,7 +290,7 @@ def _steps_table(report: Report) -> dict[str, np.ndarray]:
         columns |= {
             name: np.concatenate([getattr(work, name) for work in shapes]) for name in ("sum_context", "n_sampled")
         }
-    replica = np.repeat(np.arange(len(report.steps), dtype=np.int32), [len(steps.end_s) for steps in report.steps])
+    replica = np.repeat(np.arange(len(report.steps), dtype=np.int32), [len(steps) for steps in report.steps])
     return {"replica": replica, **columns}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sim.measure.judged import dollars, pair
-from sim.recording import Recording, Steps
+from sim.recording import Recording, Steps, by_replica
 from workloads import portable
 
 
@@ -26,16 +26,20 @@ def busy_gpu_s(rec: Recording, new_prompt_tokens: np.ndarray, gpus_per_replica: 
     new_prompt_tokens: prompt tokens each request had to compute (recomputed ones included), int64 [n].
     """
     share = np.zeros(len(rec.replica))
-    for replica, steps in enumerate(rec.steps):
-        rows = np.flatnonzero((rec.replica == replica) & ~np.isnan(rec.admit_s))
-        if len(rows) and len(steps.end_s):
-            share[rows] = _replica_share(rec, steps, rows, replica, new_prompt_tokens[rows])
+    listed = by_replica(rec.replica[rec.gaps_request], len(rec.steps))
+    for steps, of, gaps in zip(rec.steps, by_replica(rec.replica, len(rec.steps)), listed, strict=True):
+        rows = of[~np.isnan(rec.admit_s[of])]
+        if len(rows) and len(steps):
+            share[rows] = _replica_share(rec, steps, rows, gaps, new_prompt_tokens[rows])
     return share * gpus_per_replica
 
 
-def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int, new_tokens: np.ndarray) -> np.ndarray:
-    n = len(steps.end_s)
-    per_token = steps.duration_s / np.maximum(steps.n_decode + steps.prefill_tokens, 1)
+def _replica_share(
+    rec: Recording, steps: Steps, rows: np.ndarray, gaps: np.ndarray, new_tokens: np.ndarray
+) -> np.ndarray:
+    """gaps: those listed of its requests."""
+    n, duration_s = len(steps), steps.duration_s
+    per_token = duration_s / np.maximum(steps.n_decode + steps.prefill_tokens, 1)
     # decode: one token in every step after the first-token step, except in the listed gaps and where prefills make
     # decodes wait
     decoding = np.where(steps.n_decode > 0, per_token, 0.0) if rec.prefill_pauses else per_token
@@ -45,9 +49,8 @@ def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int,
     first = np.where(rec.first_step[rows] < 0, n - 1, rec.first_step[rows])
     last = np.where(rec.last_step[rows] < 0, n - 1, rec.last_step[rows])
     decode = spent[last + 1] - spent[first + 1]
-    listed = rec.replica[rec.gaps_request] == replica
-    silent = spent[rec.gaps_to_step[listed]] - spent[rec.gaps_from_step[listed] + 1]
-    decode -= np.bincount(rec.gaps_request[listed], weights=silent, minlength=len(rec.replica))[rows]
+    silent = spent[rec.gaps_to_step[gaps]] - spent[rec.gaps_from_step[gaps] + 1]
+    np.subtract.at(decode, np.searchsorted(rows, rec.gaps_request[gaps]), silent)
     del decoding, spent  # a long run has many steps
     # prefill: mean price of the prefill tokens between admission and first token
     per_token *= steps.prefill_tokens
@@ -56,7 +59,7 @@ def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int,
     admit = np.minimum(admit, first)
     tokens = count[first + 1] - count[admit]
     prefill = new_tokens * (price[first + 1] - price[admit]) / np.maximum(tokens, 1)
-    owed = max(portable.total(steps.duration_s) - portable.total(decode), 0.0)
+    owed = max(portable.total(duration_s) - portable.total(decode), 0.0)
     paid = portable.total(prefill)
     if (
         rec.retries is not None or rec.clients is not None

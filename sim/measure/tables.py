@@ -10,7 +10,7 @@ from sim.measure.causes import CAUSES, Causes
 from sim.measure.held import replicas_held
 from sim.measure.judged import Limits, attainment, usd_of_class
 from sim.measure.metrics import has_limit
-from sim.recording import ABANDONED, COMPLETED, Recording
+from sim.recording import ABANDONED, COMPLETED, Recording, by_replica
 from workloads import portable
 from workloads.columns import SCOPES, Workload
 
@@ -217,8 +217,8 @@ def front_end_row(rec: Recording, done: np.ndarray) -> dict[str, float | None]:
     before_ms, behind_ms = rec.frontend_s[done] * 1e3, np.zeros(int(done.sum()))
     if rec.sent_s is not None:
         ends_s = np.full(len(done), np.nan)
-        for replica, steps in enumerate(rec.steps):
-            mine = done & (rec.replica == replica)
+        for steps, rows in zip(rec.steps, by_replica(rec.replica, len(rec.steps)), strict=True):
+            mine = rows[done[rows]]
             ends_s[mine] = steps.end_s[rec.first_step[mine]]
         behind_ms = (rec.first_token_s[done] - ends_s[done]) * 1e3
     some = bool(len(before_ms))

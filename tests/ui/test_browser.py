@@ -233,8 +233,38 @@ def test_a_bad_trace_is_one_line_and_a_good_one_is_read_and_run(reader):
     assert alerts(reader) == []
 
 
-PAGES = ("", "workload", "cache", "compare", "resilience", "calibration", "timeline")
+CUT = """() => {
+  const shown = [...document.querySelectorAll('.stApp [data-testid=stWidgetLabel] p, [data-testid=stMetricValue] div,'
+    + ' [data-testid=stMetricLabel] p, .stSidebar .stSelectbox [value], .stSidebar .stSelectbox input')];
+  const cut = e => e.scrollWidth > e.clientWidth + 1 && e.getClientRects().length;
+  return shown.filter(cut).map(e => e.innerText || e.value);
+}"""
+"""Labels and values that their place does not show whole."""
+
+
+def test_no_label_value_or_unit_is_cut(chromium, server):
+    context = chromium.new_context(viewport={"width": 1024, "height": 768}, reduced_motion="reduce")
+    reader = Reader(context.new_page(), server[0])
+    for path in ("", "workload", "life"):
+        reader.open(path).rest()
+        assert reader.page.evaluate(CUT) == [], path
+    context.close()
+
+
+PAGES = ("", "workload", "cache", "compare", "resilience", "calibration", "timeline", "life")
 SERIOUS = ("serious", "critical")
+FAINT = """() => {
+  const light = c => { const [r, g, b] = c.map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const read = css => css.match(/[\\d.]+/g).map(Number);
+  const ground = light(read(getComputedStyle(document.querySelector('.stApp')).backgroundColor).slice(0, 3));
+  const ratio = e => { const [r, g, b] = read(getComputedStyle(e).fill), l = light([r, g, b]);
+    return (Math.max(l, ground) + 0.05) / (Math.min(l, ground) + 0.05); };
+  return [...document.querySelectorAll('.stPlotlyChart :is(.xtick, .ytick, .xtitle, .ytitle, .annotation-text)')]
+    .map(e => e.querySelector('text') || e).filter(e => e.textContent.trim() && ratio(e) < 4.5)
+    .map(e => e.textContent + ' ' + ratio(e));
+}"""
+"""Words of axes that stand out from the page by less than 4.5:1; axe does not look into a plot."""
 HEADINGS = "() => [...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(h => Number(h.tagName[1]))"
 
 
@@ -254,6 +284,7 @@ def test_every_page_can_be_read_by_everybody(chromium, server, scheme):
         assert levels.count(1) == 1, path
         assert levels[0] == 1, path
         assert all(b - a <= 1 for a, b in pairwise(levels)), (path, levels)
+        assert reader.page.evaluate(FAINT) == [], (path, scheme)
         told = reader.page.locator("p[data-plot]").all_inner_texts()
         assert len(told) == reader.page.locator(".stPlotlyChart").count(), path
         assert len(set(told)) == len(told), path

@@ -3,6 +3,7 @@
 import json
 import os
 import tomllib
+from dataclasses import replace
 from types import SimpleNamespace
 from urllib.parse import urlencode
 
@@ -10,12 +11,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcast.config import load_scenario
-from kvcast.jobs import demo, runner
+from kvcast.jobs import demo, opened, runner
 from kvcast.pages import plan, shell
 from kvcast.pages.edit import inputs
 from kvcast.scenario.toml import dumps
 from kvcast.store.runs import load_run
 from tests.ui.conftest import APP, Session
+from workloads.toml import list_presets, load_preset
 
 LONG = (
     'name = "long"\n[workload]\npreset = "demo"\nduration_s = 20000.0\n[slo]\nttft_s = 0.5\n[cost]\ngpu_hour_usd ='
@@ -132,6 +134,35 @@ def test_pages_numbers_are_the_summarys(session):
     document = json.loads((session.at.session_state.job.folder / "summary.json").read_text())
     assert document == load_run(session.at.session_state.job.folder).summary
     assert any(f"{100 * document['attainment']:.1f} %" in value for value in session.numbers().values())
+
+
+def test_limits_are_called_as_the_classes_are(session):
+    """Those of every bundled mix, and those of an SLO class that is called otherwise."""
+    for name in list_presets():
+        assert all(c.slo_class in ("", c.name) for c in load_preset(name).class_), name
+    labels = [field.label.replace("\\", "") for field in session.at.number_input]
+    assert {"TTFT all", "TTFT chat", "TTFT coding-agent", "TPOT coding-agent"} <= set(labels)
+    mix = session.at.session_state["workload.mix"]
+    chat, agent = mix.class_
+    session.at.session_state["workload.mix"] = replace(mix, class_=(chat, replace(agent, slo_class="slow")))
+    session.settle(session.at.run())
+    assert "TTFT coding-agent" in [field.label.replace("\\", "") for field in session.at.number_input]
+    session.at.session_state["workload.mix"] = mix
+    session.settle(session.at.run())
+
+
+def test_a_run_of_the_command_line_opens_as_it_is(session, folder, monkeypatch):
+    """Its scenario.toml has every default written out, which is no change of settings; another replica is one."""
+    ran = session.at.session_state.job.folder
+    keys = opened.opened(shell.runner_of(str(folder)), [ran])
+    monkeypatch.setenv(opened.RUNS, json.dumps(keys))
+    other = linked(job=keys[str(ran)])
+    assert other.at.session_state.job.key == keys[str(ran)] != ran.name
+    assert other.numbers() == session.numbers()
+    assert f"(/?job={keys[str(ran)]})" in other.words()
+    assert "The settings have changed" not in other.words()
+    other.at.number_input(key="replicas").set_value(3).run()
+    assert "The settings have changed" in other.words()
 
 
 def test_sessions_share_a_run_and_nothing_else(session, folder):

@@ -104,6 +104,12 @@ def slo_names() -> list[str]:
     return list(dict.fromkeys(c.slo_class for c in st.session_state["workload.mix"].class_ if c.slo_class))
 
 
+def limited(slo_class: str) -> str:
+    """Whom the limits of an SLO class are for, by the names that the mix's table has."""
+    classes = st.session_state["workload.mix"].class_ if st.session_state["workload"] != TRACE else ()
+    return ", ".join(c.name for c in classes if c.slo_class == slo_class) or slo_class
+
+
 def reading(runner: Runner, path: str) -> Job:
     """The job that reads an uploaded trace: `kvcast workload describe`, whose document is the reading report."""
     asked = dumps(Scenario(WorkloadConfig(trace=path))), "workload", "describe"
@@ -285,7 +291,7 @@ def _slo(given: Scenario, names: list[str]) -> tuple[SloConfig, CostConfig]:
     base, limits = given.slo, {}
     for name in ["", *names]:
         left, right = st.columns(2)
-        who = f" {name}" if name else " all" if names else ""
+        who = f" {limited(name)}" if name else " all" if names else ""
         values = []
         for place, metric in ((left, "ttft"), (right, "tpot")):
             key = f"slo.{name}.{metric}"
