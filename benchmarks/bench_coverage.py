@@ -59,7 +59,7 @@ def _single(rate: float, **keys: Any) -> dict[str, Any]:
 
 
 def _demo(rate_scale: float, target: float) -> dict[str, Any]:
-    limits = {"chat": {"ttft_s": 0.5, "tpot_s": 0.03}, "agent": {"ttft_s": 2.0, "tpot_s": 0.03}}
+    limits = {"chat": {"ttft_s": 0.5, "tpot_s": 0.03}, "coding-agent": {"ttft_s": 2.0, "tpot_s": 0.03}}
     return {"workload": {"preset": "demo", "rate_scale": rate_scale}, "slo": {"attainment": target, "classes": limits}}
 
 

@@ -58,7 +58,7 @@ def measure(document: dict[str, Any]) -> dict[str, float]:
     """One run of the loop."""
     from kvcast import api
     from kvcast.config import scenario_from_doc
-    from sim.measure import metrics
+    from sim.measure import gaps
 
     prepared = api.prepare(scenario_from_doc(document, "benchmark"))
     rec = api.record(prepared)
@@ -67,7 +67,7 @@ def measure(document: dict[str, Any]) -> dict[str, float]:
     ttft_s = rec.first_token_s[done] - rec.arrival_s[done]
     several = output > 1
     tpot_s = ((rec.finish_s - rec.first_token_s)[done][several]) / (output[several] - 1)
-    gaps, counts = metrics.gap_values(rec), metrics.gap_counts(rec, rec.status == 0)
+    gaps_s, counts = gaps.pooled(rec, rec.status == 0)
     return {
         "requests": len(done),
         "steps": len(rec.steps[0].end_s),
@@ -75,7 +75,7 @@ def measure(document: dict[str, Any]) -> dict[str, float]:
         "ttft_mean_s": float(ttft_s.mean()),
         "ttft_p99_s": float(np.percentile(ttft_s, 99)),
         "tpot_mean_ms": 1e3 * float(tpot_s.mean()),
-        "itl_max_s": float(gaps[counts > 0].max()),
+        "itl_max_s": float(gaps_s[counts > 0].max()),
         "retractions": int(rec.preemptions.sum()),
     }
 

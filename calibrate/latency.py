@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from calibrate.factors import PLAIN, Factors, factored
 from calibrate.host import NONE, HostTime
 from calibrate.layout import Layout, as_layout
 from calibrate.models import ModelSpec, known_as, resolve_model
@@ -43,10 +44,11 @@ def step_time(
     overhead_s: float = 0.0,
     host: HostTime = NONE,
     batched_tokens: int = 8192,
+    factors: Factors = PLAIN,
 ) -> StepTime:
     """The step-time function of a model on a profile. overhead_s is added to every step, on top of the profile's own;
     host: an engine's host time (default: none, the GPU's time alone). batched_tokens: token budget of a batch, by which
-    pipeline stages share a step.
+    pipeline stages share a step. factors: of a server whose parts of a step take other times than the profile's.
 
     InputError when the profile was made for another model, precision or width: a number would be produced, and be
     wrong."""
@@ -56,7 +58,9 @@ def step_time(
             f"profile {profile.id!r} is for {made_for}; the scenario has {model.name} {dtype} {as_layout(tp)}"
         )
     try:
-        return _source(profile, model, overhead_s, replace(host, layers=model.layers), batched_tokens)
+        return _source(
+            factored(profile, factors), model, overhead_s, replace(host, layers=model.layers), batched_tokens
+        )
     except (KeyError, TypeError, ValueError, IndexError) as e:
         if isinstance(e, InputError):
             raise

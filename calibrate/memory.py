@@ -83,6 +83,7 @@ class GpuMemory:
     draft_weights: int = 0  #: bytes of what drafts for speculative decoding
     draft_kv: int = 0  #: bytes of its KV for every token
     steps: int = 1  #: that may be under way of one request: two with asynchronous scheduling
+    of_the_rest: bool = False  #: utilization is KV's share of what weights and overhead leave (TensorRT-LLM)
 
     @property
     def layout(self) -> Layout:
@@ -91,7 +92,8 @@ class GpuMemory:
     @property
     def usable(self) -> int:
         """Bytes that the engine may use."""
-        return int(Fraction(self.utilization) * Fraction(self.profile.memory_gib) * GIB)
+        share = 1 if self.of_the_rest else Fraction(self.utilization)
+        return int(share * Fraction(self.profile.memory_gib) * GIB)
 
     @property
     def weights(self) -> int:
@@ -158,7 +160,8 @@ class GpuMemory:
     @property
     def free(self) -> int:
         """Bytes left for KV; below zero: the weights do not fit."""
-        return self.usable - self.weights - self.overhead
+        rest = self.usable - self.weights - self.overhead
+        return int(rest * Fraction(self.utilization)) if self.of_the_rest and rest > 0 else rest
 
     @property
     def bytes_per_token(self) -> int:
@@ -265,12 +268,11 @@ def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
     profile, model = memory.profile, memory.model
     blocks = memory.blocks(request if request > 1 else None)
     lines = [
-        f"{memory.utilization:g} x {profile.memory_gib:g} GiB ({profile.device['name']}) ="
-        f" {memory.usable / GIB:.2f} GiB the engine may use"
-        + (f", on each of {layout.gpus} GPUs" if layout.gpus > 1 else ""),
+        _usable_words(memory) + (f", on each of {layout.gpus} GPUs" if layout.gpus > 1 else ""),
         f"- {memory.weights / GIB:.2f} GiB weights ({_weights_words(memory)})",
         f"- {memory.overhead / GIB:.2f} GiB overhead ({_overhead_words(memory)})",
-        f"= {memory.free / GIB:.2f} GiB for KV at {kv_formula(model, memory.kv_dtype, layout)}"
+        (f"x {memory.utilization:g} " if memory.of_the_rest else "")
+        + f"= {memory.free / GIB:.2f} GiB for KV at {kv_formula(model, memory.kv_dtype, layout)}"
         + (f", and {memory.draft_kv:,} B for drafting" if memory.draft_kv else ""),
         *_blocks_words(memory, blocks),
         *_cautions(memory),
@@ -287,6 +289,13 @@ def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
             + "; ".join([*lines[:4], instead])
         )
     return KvCapacity(blocks, memory.tokens(blocks), tuple(lines))
+
+
+def _usable_words(memory: GpuMemory) -> str:
+    whole = f"{memory.profile.memory_gib:g} GiB ({memory.profile.device['name']})"
+    if memory.of_the_rest:
+        return whole
+    return f"{memory.utilization:g} x {whole} = {memory.usable / GIB:.2f} GiB the engine may use"
 
 
 def _blocks_words(memory: GpuMemory, blocks: int) -> list[str]:

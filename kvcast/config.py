@@ -42,6 +42,16 @@ INSTEAD = {
     "model.config": "model.name",
 }
 """Two keys that say the same thing in two ways: whoever sets one does not mean the other any more."""
+FITTED_TO = (
+    "hardware.gpu",
+    "hardware.profile",
+    "hardware.tensor_parallel",
+    "model.name",
+    "model.config",
+    "model.dtype",
+)
+FITTED = ("hardware.dense_factor", "hardware.attention_factor")
+"""What was fitted to one server (kvcast fit-server) is not taken to another GPU, model or width."""
 
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
@@ -135,8 +145,19 @@ def apply_overrides(doc: dict, overrides: Iterable[str]) -> dict:
         other = INSTEAD.get(key.strip())
         if other and value.strip() and other not in given:
             _assign(doc, other, "", text)
+        if key.strip() in FITTED_TO and value.strip() and _value_at(doc, key.strip()) != literal(value.strip()):
+            for factor in FITTED:
+                if factor not in given and _value_at(doc, factor) is not None:
+                    _assign(doc, factor, "", text)
         _assign(doc, key.strip(), value.strip(), text)
     return doc
+
+
+def _value_at(doc: dict, key: str) -> Any:
+    """What a key of a section has; None where it is not given."""
+    section, _, name = key.partition(".")
+    table = doc.get(section)
+    return table.get(name) if isinstance(table, dict) else None
 
 
 def literal(text: str) -> Any:

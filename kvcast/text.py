@@ -156,6 +156,8 @@ class Harmless:
 
 PROGRESS_FILE = "KVCAST_PROGRESS"
 """Environment variable: the file that whoever waits for this command reads its progress from."""
+TOLD_FILE = "KVCAST_TOLD"
+"""Environment variable: the file to which a command adds what it knows so far, one JSON document a line."""
 TELL_EVERY_S = 0.2
 BEGAN_S = time.monotonic()
 """When this command began: it loads this module first."""
@@ -170,10 +172,20 @@ def progress(words: str) -> None:
         _tell(Path(path), words, _told(Path(path)).get("done", 0.0))
 
 
+def tell(document: dict[str, Any]) -> None:
+    """Add a document to the file of whoever waits for this command, in one piece."""
+    if path := os.environ.get(TOLD_FILE):
+        with contextlib.suppress(OSError), Path(path).open("a", encoding="utf-8") as out:
+            out.write(json.dumps(plain(document), ensure_ascii=False, allow_nan=False) + "\n")
+
+
 def progress_share(done: float, total: float, words: str) -> None:
     """How much is done, of the whole command: a line that is written over, and in the progress file. At most 5 times a
     second."""
     share = min(max(done / total, 0.0), 1.0) if total else 0.0
+    path = os.environ.get(PROGRESS_FILE)
+    told = _told(Path(path)) if path else {}
+    share = max(share, told.get("done", 0.0))  # whoever watches sees it go on, whatever is found to be left
     if sys.stderr.isatty():
         left_s = time_left_s(share)
         left = (
@@ -182,8 +194,7 @@ def progress_share(done: float, total: float, words: str) -> None:
             else ""
         )
         print(f"\r\033[K{100 * share:.0f} %  {words}{left}\r", end="", file=sys.stderr, flush=True)
-    path = os.environ.get(PROGRESS_FILE)
-    if path and (share == 1 or time.time() - _told(Path(path)).get("at_s", 0.0) >= TELL_EVERY_S):
+    if path and (share == 1 or time.time() - told.get("at_s", 0.0) >= TELL_EVERY_S):
         _tell(Path(path), words, share)
 
 

@@ -202,6 +202,7 @@ class Engine:
     most_seqs: Callable[[float], int] | None = None  #: max_num_seqs where no GPU says it, by whole contexts that fit
     ranks_in_turn: bool = False  #: requests go to attention data-parallel ranks in turn, not to the least loaded
     prefill_pauses: bool = False  #: decodes wait while a prompt is computed
+    memory_of_the_rest: bool = False  #: gpu_memory_utilization is KV's share of what weights and overhead leave
     whole_context: bool = False  #: it starts only when one request of max_model_len fits in its KV memory
     has_groups: bool = False  #: KV groups for layers that keep a window, a chunk or a state
     has_speculation: bool = False  #: speculative decoding

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from sim.step_times import StepTimes
+
 STATUS = (
     "completed",
     "unfinished",
@@ -118,42 +120,56 @@ class Steps:
     prefill_tokens: np.ndarray  #: int32 [n_steps], new prefill tokens in the step
     work: StepShapes | None = None
 
+    def __len__(self) -> int:
+        return len(self.end_s)
+
 
 class StepsByStretch(Steps):
-    """Steps whose columns, but for their ends, are made whenever asked for: a long run has hundreds of steps in a
-    stretch."""
+    """Steps whose columns are made whenever asked for: a long run has hundreds of steps in a stretch."""
+
+    _times: StepTimes
 
     _stretches: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
     def __init__(
         self,
-        end_s: np.ndarray,
-        coverage: np.ndarray,
+        times: StepTimes,
         start_s: np.ndarray,
         n_steps: np.ndarray,
         n_decode: np.ndarray,
         prefill_tokens: np.ndarray,
         work: StepShapes,
     ) -> None:
-        """end_s float64 and coverage int8 [steps]; the others [stretches]: start, steps (int64, at least 1), and what
-        each of them has (int32)."""
+        """times: of all steps; the others [stretches]: start, steps (int64, at least 1), and what each of them has
+        (int32)."""
         for name, value in (
-            ("end_s", end_s),
-            ("coverage", coverage),
+            ("_times", times),
             ("work", work),
             ("_stretches", (start_s, n_steps, n_decode, prefill_tokens)),
         ):
             object.__setattr__(self, name, value)
 
+    def __len__(self) -> int:
+        return len(self._times)
+
+    @property
+    def end_s(self) -> np.ndarray:  # type: ignore[override]
+        return self._times.ends_s()
+
+    @property
+    def coverage(self) -> np.ndarray:  # type: ignore[override]
+        return self._times.codes()
+
     @property
     def duration_s(self) -> np.ndarray:  # type: ignore[override]
         starts, n_steps, _, _ = self._stretches
-        start_s = np.empty(len(self.end_s))
-        start_s[1:] = self.end_s[:-1]
+        end_s = self.end_s
+        start_s = np.empty(len(end_s))
+        start_s[1:] = end_s[:-1]
         start_s[np.cumsum(n_steps) - n_steps] = (
             starts  # a step after an idle spell does not start at the last one's end
         )
-        return np.subtract(self.end_s, start_s, out=start_s)
+        return np.subtract(end_s, start_s, out=start_s)
 
     @property
     def n_decode(self) -> np.ndarray:  # type: ignore[override]
@@ -298,7 +314,12 @@ class Recording:
             return self.finish_s
         return np.where(self.status == ABANDONED, self.clients.abandoned_s, self.finish_s)
 
-    @property
-    def told_s(self) -> list[np.ndarray]:
-        """Per replica, float64 [n_steps]: when clients have each step's output tokens."""
-        return [steps.end_s for steps in self.steps] if self.sent_s is None else self.sent_s
+    def told_s(self, replica: int) -> np.ndarray:
+        """float64 [n_steps]: when clients have the output tokens of each of its steps."""
+        return self.steps[replica].end_s if self.sent_s is None else self.sent_s[replica]
+
+
+def by_replica(replica: np.ndarray, replicas: int) -> list[np.ndarray]:
+    """Places in a column of replicas of each of them, ascending; -1: of none."""
+    order = np.argsort(replica, kind="stable")
+    return np.split(order, np.searchsorted(replica[order], np.arange(replicas + 1)))[1:-1]

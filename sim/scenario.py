@@ -19,6 +19,7 @@ from workloads.config import WorkloadConfig
 from workloads.limits import (
     BELOW_1,
     COUNT,
+    FACTOR,
     FROM_SECOND_0,
     MAX_BLOCK_SIZE,
     MAX_COUNT,
@@ -139,6 +140,14 @@ class HardwareConfig:
         from_0(1e6),
     )
 
+    dense_factor: float = key(
+        1.0,
+        "how many times the profile's time everything of a step but attention takes on a server of one's own (kvcast"
+        " fit-server; of this GPU, model and engine alone)",
+        FACTOR,
+    )
+    attention_factor: float = key(1.0, "the same of attention", FACTOR)
+
     @property
     def layout(self) -> Layout:
         """How a replica spreads the model over its GPUs."""
@@ -238,6 +247,12 @@ class SchedulerConfig:
         engine="sglang",
     )
     mixed_chunk: bool = key(False, "decodes ride along in prefill steps, one token each", engine="sglang")
+    scheduler_recv_interval: int = key(
+        1,
+        "decode steps after which new requests are looked for; a prefill counts as 1,000, an idle engine always looks",
+        from_1(MAX_COUNT),
+        engine="sglang",
+    )
     retraction_policy: str = key(
         "length",
         "who loses its memory first: length (fewest outputs) or priority (lowest)",
@@ -301,7 +316,12 @@ class EngineConfig(SchedulerConfig):
         "longest prompt + output; default: the model's context, with vllm lowered to what fits in the KV memory",
         TOKENS,
     )
-    gpu_memory_utilization: float = key(0.92, "share of GPU memory the engine may use", SHARE)
+    gpu_memory_utilization: float = key(
+        0.92,
+        "share of GPU memory the engine may use; of TensorRT-LLM KV's share of what weights and overhead leave, its"
+        " free_gpu_memory_fraction",
+        SHARE,
+    )
     chunked_prefill_size: int | None = key(
         None,
         "prefill tokens of a step, 0: prompts are never cut; default: the engine's for this GPU",

@@ -31,6 +31,7 @@ from sim.fleet.processes import Process, begin
 from sim.fleet.ranks import LockStepReplica, maker
 from sim.fleet.replica import Replica
 from sim.fleet.router import Router
+from sim.fleet.router import find as find_router
 from sim.fleet.router import make as make_router
 from sim.fleet.warm import CacheState, restore
 from sim.front_end import FrontEnd
@@ -38,7 +39,7 @@ from sim.kvcache.chains import Paths
 from sim.kvcache.observed import as_table
 from sim.kvcache.policies import POLICIES
 from sim.log import RequestLog
-from sim.recording import UNFINISHED, Recording, Steps, TierUse, Verified, summed_use
+from sim.recording import UNFINISHED, Recording, Steps, TierUse, Verified, by_replica, summed_use
 from sim.scenario import ClientConfig, EngineParams
 from workloads.columns import Workload
 from workloads.errors import InputError
@@ -87,6 +88,11 @@ def run(
     _check_speculation(params, engine, oracle)
     if params.ranks > 1:
         _check_ranks(params, step_time, record_cache or oracle or warm is not None)
+    if find_router(router).reads_caches and not engine.has_oracle:
+        raise InputError(
+            f"[cluster] router = {router!r} with {engine.title}: expected semantics = {having('has_oracle')!r} with it,"
+            " whose caches say what they hold"
+        )
     if processes:
         _check_processes(params, record_cache, warm)
     if client is not None:
@@ -260,15 +266,7 @@ def _recording(
     columns = log.columns()
     steps = [r.record.steps() for r in cluster.replicas]
     sent_s = _sent(cluster.replicas, steps)
-    told_s = [s.end_s for s in steps] if sent_s is None else sent_s
-    for name, index in (("first_token_s", "first_step"), ("finish_s", "last_step")):
-        times_s = np.full(len(workload), np.nan)
-        for i, ends_s in enumerate(told_s):
-            rows = np.flatnonzero((columns["replica"] == i) & (columns[index] >= 0))
-            times_s[rows] = ends_s[columns[index][rows]]
-        if sent_s is not None:
-            times_s[times_s > cluster.env.now] = np.nan  # the clock has stopped before
-        columns[name] = times_s
+    columns |= _told(columns, steps, sent_s, cluster.env.now)
     if life is not None:
         _tell_lives(life, columns, steps, cluster.env.now)
     return Recording(
@@ -290,11 +288,27 @@ def _recording(
     )
 
 
+def _told(
+    columns: dict[str, np.ndarray], steps: list[Steps], sent_s: list[np.ndarray] | None, now_s: float
+) -> dict[str, np.ndarray]:
+    """first_token_s and finish_s, float64 [n]: when clients had the tokens of those steps."""
+    found = {name: np.full(len(columns["replica"]), np.nan) for name in ("first_token_s", "finish_s")}
+    for i, rows in enumerate(by_replica(columns["replica"], len(steps))):
+        told_s = steps[i].end_s if sent_s is None else sent_s[i]
+        for times_s, index in zip(found.values(), (columns["first_step"], columns["last_step"]), strict=True):
+            had = rows[index[rows] >= 0]
+            times_s[had] = told_s[index[had]]
+    if sent_s is not None:
+        for times_s in found.values():
+            times_s[times_s > now_s] = np.nan  # the clock has stopped before
+    return found
+
+
 def _sent(replicas: list[Replica], steps: list[Steps]) -> list[np.ndarray] | None:
     """When the tokens of each replica's steps left its front end; None where that takes no time."""
     if not any(r.record.sent_s for r in replicas):
         return None
-    return [np.array(r.record.sent_s[: len(s.end_s)]) for r, s in zip(replicas, steps, strict=True)]
+    return [np.array(r.record.sent_s[: len(s)]) for r, s in zip(replicas, steps, strict=True)]
 
 
 def _verified(params: EngineParams, replicas: list[Replica], log: RequestLog) -> Verified | None:
@@ -314,8 +328,9 @@ def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: 
     """Fill in the phases around the prefill chunks: queued, decode, and what interrupted it. What the clock cut (it
     stopped at `now_s`) goes on until then."""
     pauses: dict[int, list[tuple[float, float]]] = {}
+    ends_s = [one.end_s for one in steps]
     for request, a, b in zip(columns["gaps_request"], columns["gaps_from_step"], columns["gaps_to_step"], strict=True):
-        end_s = steps[columns["replica"][request]].end_s
+        end_s = ends_s[columns["replica"][request]]
         if a < len(end_s):  # SGLang tells of a gap when it decides the step that ends it, which the clock may cut
             to_s = end_s[b] if b < len(end_s) else now_s
             pauses.setdefault(int(request), []).append((end_s[a], to_s))

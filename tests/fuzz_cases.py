@@ -206,6 +206,7 @@ PLAIN_SGLANG: Case = {
     "overlap": False,
     "calls_ahead": False,
     "mixed_chunk": False,
+    "recv_interval": 1,
 }
 
 

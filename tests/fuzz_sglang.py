@@ -113,6 +113,7 @@ def _config(rng: random.Random, page: int, sizes: list[int]) -> Case:
         "overlap": (overlap := rng.random() < 0.6),
         "calls_ahead": overlap and rng.random() < 0.5,
         "mixed_chunk": rng.random() < 0.4,
+        "recv_interval": rng.choice([1, 1, 1, 2, 5, 30, 1500]),
     }
 
 

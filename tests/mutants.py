@@ -27,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_suffix(".toml")
-COPIED = ("app.py", "docs", "examples", "pyproject.toml", "tests", "tools")
+COPIED = ("app.py", "benchmarks", "docs", "examples", "pyproject.toml", "tests", "tools")
 PACKAGES = ("calibrate", "kernels", "kvcast", "sim", "workloads")
 LIMIT_S = 120.0
 KILLED, SURVIVED, WRONG, NOT_RUN = "killed", "SURVIVED", "WRONG REASON", "NOT RUN"

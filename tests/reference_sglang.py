@@ -186,6 +186,7 @@ class Engine:
         self.caching: bool = not c.get("disable_cache", False)
         self.overlap: bool = c.get("overlap", False)
         self.calls_ahead: bool = c.get("calls_ahead", False)
+        self.interval: int = c.get("recv_interval", 1)
         self.mixed: bool = c.get("mixed_chunk", False) and self.chunked_prefill_size > 0
         self.clip: int = c.get("clip_max_new_tokens", 4096)
         self.retract_steps: int = c.get("retract_decode_steps", 20)
@@ -199,6 +200,9 @@ class Engine:
         self.hasher = Hasher()
         self.requests = [self._request(r) for r in sorted(case["requests"], key=lambda r: r["id"])]
         self.arrivals = sorted(self.requests, key=lambda r: (r.arrival, r.id))
+        self.came: list[Request] = []  # and nobody has looked
+        self.counted = 0  # since somebody has
+        self.pass_before: Step | None = None
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.last_batch: list[Request] = []  # of the pass before, if it was a prefill or mixed
@@ -243,15 +247,31 @@ class Engine:
     def run(self) -> Engine:
         arrivals = [r for r in self.arrivals if not r.rejected]
         idle = 0
-        while (arrivals or self.waiting or self.holders) and not self.out_of_memory:
-            if not self.waiting and not self.holders:
+        while (arrivals or self.came or self.waiting or self.holders) and not self.out_of_memory:
+            if not self.came and not self.waiting and not self.holders:
                 self.now = max(self.now, arrivals[0].arrival)
             while arrivals and arrivals[0].arrival <= self.seen_until():
-                self.waiting.append(arrivals.pop(0))
-            idle = 0 if self.step() else idle + 1
+                self.came.append(arrivals.pop(0))
+            if self.looks():
+                self.waiting += self.came
+                self.came = []
+            self.pass_before = self.step()
+            idle = 0 if self.pass_before else idle + 1
             if idle > 3 and (self.waiting or self.holders):
                 raise RuntimeError(f"nothing can be scheduled at {self.now}")
         return self
+
+    def looks(self) -> bool:
+        """Whether this pass reads who has come: each adds what the one before it counts for."""
+        before = self.pass_before
+        if before is None:  # it goes round and round with nothing to do
+            self.counted = 0
+            return True
+        self.counted += 1000 if before.prefill else 1
+        if self.counted < self.interval:
+            return False
+        self.counted = 0
+        return True
 
     def seen_until(self) -> float:
         """The pass made now, or when the step before it began, knows of arrivals by then."""

@@ -623,3 +623,24 @@ def test_tensorrt_llms_fp8_without_its_quantization_is_the_other_backends():
         assert 9e-6 < beside < 11e-6
         for kind in ("bf16", "fp8_block", "nvfp4") if gpu == "b200" else ("bf16", "fp8_block"):
             assert price.gemm(kind, 4096, 4096).seconds == pytest.approx(tabled.gemm(kind, 4096, 4096).seconds)
+
+
+MXFP4_KERNELS = [
+    ("b200", "trtllm", "w4a8_mxfp4_mxfp8"),
+    ("b200", "sglang", "w4a8_mxfp4_mxfp8"),
+    ("b200", "vllm", "w4a16_mxfp4"),
+    ("h200", "trtllm", "w4a16_mxfp4"),
+]
+
+
+@pytest.mark.parametrize(("gpu", "backend", "dtype"), MXFP4_KERNELS)
+def test_mxfp4_experts_compute_on_what_their_engine_takes(gpu, backend, dtype):
+    """A measured shape has the times of the rows of its engine's own kernel, not floored at another type's peak."""
+    atlas = load(gpu)
+    pricer = Pricer(atlas, backend)
+    tokens, priced = pricer.moe(MoeShape("mxfp4", 2880, 2880, 4, 128))
+    rows = atlas.table(backend, "moe").where(moe_dtype=dtype)
+    (row,) = np.flatnonzero((rows.keys == np.array([2880, 2880, 4, 128, 1, 1])).all(axis=1))
+    least = np.maximum(*pricer.moe_times(MoeShape("mxfp4", 2880, 2880, 4, 128), tokens))
+    assert priced.seconds == pytest.approx(np.maximum.accumulate(np.maximum(rows.seconds[row], least)), rel=1e-6)
+    assert (rows.seconds[row][-3:] >= least[-3:]).all(), "many tokens are computed no faster than the units can"

@@ -355,6 +355,7 @@ def test_the_engine_of_a_script_has_these_names_and_defaults():
         "priority_scheduling": False,
         "overlap_schedule": True,
         "mixed_chunk": False,
+        "scheduler_recv_interval": 1,
         "retraction_policy": "length",
         "capacity_policy": "guaranteed-no-evict",
         "overlap_scheduler": True,

@@ -243,6 +243,16 @@ def test_a_load_in_users_has_users_on_its_axis_and_no_knee():
     assert not any(t.name.startswith("knee") for t in figure.data)
 
 
+def test_a_limit_is_called_as_the_classes_it_is_for():
+    limits = {"ttft_s": 0.5, "tpot_s": None, "e2e_s": None}
+    document = {
+        "classes": {"chat": {"slo_class": ""}, "coding-agent": {"slo_class": "agent"}, "batch": {"slo_class": "agent"}},
+        "slo_classes": {"": {"limits": limits}, "agent": {"limits": {**limits, "ttft_s": 2.0}}},
+    }
+    figure = figures.latency_cdf(document, {"latency_ms": {"ttft": {}}}, "ttft")
+    assert [line.meta for line in figure.data] == ["limit others: 500 ms", "limit coding-agent, batch: 2.00 s"]
+
+
 def test_an_unstable_rate_has_no_latency_and_every_limit_has_a_line():
     figure = figures.latency_by_rate(plan())
     assert np.isnan(trace(figure, "TTFT p99").y[-1])
@@ -312,7 +322,7 @@ def test_replica_load_adds_up_to_the_runs_tokens(result, document):
     figure = figures.replica_load(document, result.report.requests)
     seconds = document["window"]["end_s"] - document["window"]["start_s"]
     total = {t.name: sum(t.y) * seconds for t in figure.data}
-    assert total["prompt, from cache"] == pytest.approx(document["prefix_hit_tokens"])
+    assert total["prompt, from cache: no load"] == pytest.approx(document["prefix_hit_tokens"])
     assert total["output"] == pytest.approx(document["total_output_tokens"])
     assert total["prompt, computed"] == pytest.approx(document["prompt_tokens"] - document["prefix_hit_tokens"])
     assert "times the mean" in figure.layout.title.text

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.measure import metrics
+from sim.measure import gaps, metrics
 from sim.measure.cost import busy_gpu_s
 from sim.measure.report import build_report, worth_of
 from sim.recording import KV_TOO_SMALL, NOT_ARRIVED, SESSION_TRUNCATED, UNFINISHED, Recording, Samples, Steps
@@ -115,7 +115,7 @@ def test_weighted_percentiles_equal_numpy_on_the_expanded_list() -> None:
         counts = rng.integers(0, 4, size)
         counts[0] += 1
         expanded = np.repeat(values, counts)
-        assert metrics.describe_weighted(values, counts) == pytest.approx(
+        assert gaps.described(lambda parts=[(values, counts[None])]: parts, 1)[0] == pytest.approx(
             metrics.describe(expanded), rel=1e-9, abs=1e-12
         )
 
@@ -324,15 +324,17 @@ def test_a_step_over_the_window_edge_counts_with_its_part_inside():
     assert metrics.step_shares([three], metrics.Window(9.0, 19.0, 19.0, False))["busy_s"] == 0.0
 
 
-def test_a_report_of_pieces_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gaps in pieces of seven: the same percentiles, and the deviation but for rounding."""
+def test_gaps_in_parts_are_described_as_the_whole() -> None:
+    """Two groups, parts of seven, one of zeros, one that only one group has: the same percentiles, mean and deviation
+    but for rounding."""
     rng = np.random.default_rng(3)
-    values, counts = rng.exponential(0.02, 500), rng.integers(0, 9, 500).astype(float)
-    whole = metrics.describe_weighted(values, counts)
-    monkeypatch.setattr(metrics, "AT_ONCE", 7)
-    pieces = metrics.describe_weighted(values, counts)
-    assert pieces.pop("std") == pytest.approx(whole.pop("std"), rel=1e-12)
-    assert pieces == whole
+    values, counts = rng.exponential(0.02, 500), rng.integers(0, 9, (2, 500)).astype(float)
+    values[:20], counts[0, 100:200] = 0.0, 0.0
+    whole = gaps.described(lambda: [(values, counts)], 2)
+    pieces = gaps.described(lambda: [(values[i : i + 7], counts[:, i : i + 7]) for i in range(0, 500, 7)], 2)
+    for one, other, count in zip(whole, pieces, counts, strict=True):
+        assert one == pytest.approx(other, rel=1e-12)
+        assert one == pytest.approx(metrics.describe(np.repeat(values, count.astype(int))), rel=1e-9)
 
 
 def test_columns_by_stretch_are_those_of_the_steps() -> None:

@@ -13,7 +13,8 @@ import pytest
 from kvcast import InputError, load_scenario, simulate, sweep
 from kvcast.scenario.user_modules import imported_by
 from kvcast.store.simulations import Lab
-from sim.fleet.router import ROUTERS, LeastLoaded, RoundRobin
+from sim.fleet.router import ROUTERS
+from sim.fleet.routers.load import LeastLoaded, RoundRobin
 from sim.kvcache.leaf_first import leaf_first
 from sim.kvcache.policies import POLICIES, Policy, name_of
 from tests.test_sweep import SMALL
@@ -123,7 +124,7 @@ def test_a_helper_that_cannot_be_run_is_one_line(own, scenario, tmp_path: Path) 
 # -- routers -----------------------------------------------------------------------------------------------------------
 
 ROUTER = """
-from sim.fleet.router import {kind}
+from sim.fleet.routers.load import {kind}
 
 class Mine({kind}):
     pass

@@ -1,5 +1,7 @@
 """Commands of several simulations tell what share of the whole is done: it never goes back, and it ends at the end."""
 
+import json
+
 import pytest
 
 from kvcast import text
@@ -53,3 +55,16 @@ def test_explanations(told):
     assert told == sorted(told)
     assert told[0] < 0.5
     assert told[-1] > 0.6, "the last of three parts has begun"
+
+
+def test_a_share_that_turns_out_smaller_is_not_taken_back(monkeypatch, tmp_path):
+    """Whoever polls the file sees it go on."""
+    file = tmp_path / "progress"
+    monkeypatch.setenv(text.PROGRESS_FILE, str(file))
+    monkeypatch.setattr(text, "TELL_EVERY_S", 0.0)
+    seen = []
+    for done in (0.2, 0.6, 0.3, 0.55, 0.7):
+        text.progress_share(done, 1.0, f"at {done}")
+        seen.append(json.loads(file.read_text()))
+    assert [one["done"] for one in seen] == [0.2, 0.6, 0.6, 0.6, 0.7]
+    assert [one["says"] for one in seen] == ["at 0.2", "at 0.6", "at 0.3", "at 0.55", "at 0.7"]

@@ -16,7 +16,8 @@ import pytest
 from kvcast import InputError, Router, load_scenario, simulate, sweep
 from kvcast.cli import main
 from kvcast.studies.drawn import drawn
-from sim.fleet.router import ROUTERS, LeastLoaded, find, meanings, name_of
+from sim.fleet.router import ROUTERS, find, meanings, name_of
+from sim.fleet.routers.load import LeastLoaded
 from sim.scenario import ClusterConfig, EngineParams
 from sim.simulate import run
 from tests.test_fleet import at, fails, starts
@@ -210,13 +211,10 @@ def test_what_is_wrong_names_the_class_and_the_method(own, wrong: str) -> None:
 @pytest.mark.parametrize(
     ("router", "says"),
     [
-        (
-            "least-load",
-            "expected one of round-robin, random, least-loaded, session-affinity, or module:Class for your own (did",
-        ),
+        ("least-load", f"expected one of {', '.join(ROUTERS)}, or module:Class for your own (did"),
         ("no_such:Router", "No module named 'no_such'; expected module:Class that Python can import"),
-        ("tests.worlds:LinearSteps", "expected a class derived from sim.fleet.router.Router"),
-        (LinearSteps, "expected a name, module:Class, or a class derived from sim.fleet.router.Router"),
+        ("tests.worlds:LinearSteps", "expected a class derived from sim.fleet.routers.Router"),
+        (LinearSteps, "expected a name, module:Class, or a class derived from sim.fleet.routers.Router"),
         (type("Inside", (Router,), {"__qualname__": "f.<locals>.Inside"}), "a class made inside a function"),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvcast import text
-from kvcast.jobs import runner
+from kvcast.jobs import opened, runner, tidy
 from kvcast.jobs.runner import CANCELLED, Job, Runner, without_paths
 from kvcast.store.runs import load_run
 from workloads.errors import InputError
@@ -180,7 +180,7 @@ def test_what_takes_too_long_is_stopped(folder, monkeypatch):
 
 
 def test_the_oldest_jobs_are_forgotten_and_nothing_else(folder, monkeypatch):
-    monkeypatch.setattr(runner, "KEEP_JOBS", 1)
+    monkeypatch.setattr(tidy, "KEEP_JOBS", 1)
     root = folder / "few"
     few = Runner(root)
     first = few.submit(SMALL, "estimate")
@@ -192,6 +192,55 @@ def test_the_oldest_jobs_are_forgotten_and_nothing_else(folder, monkeypatch):
     assert not first.file(".json").exists()
     assert few.existing(SMALL, "estimate") is None
     assert (root / "notes.toml").exists()
+
+
+def aged(path, days, content="x"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    then = 2e9 - 86_400 * days
+    os.utime(path, (then, then))
+    return path
+
+
+def test_jobs_and_uploads_go_by_age_and_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(tidy, "KEEP_BYTES", 1000)
+    old, kept, running, large = (letter * 24 for letter in "abcd")
+    used, unused, fresh = (digit * 24 for digit in "123")
+    for key, days, content in (
+        (old, 31, ""),
+        (kept, 29, f'trace = "/srv/uploads/{used}/t.jsonl"'),
+        (running, 99, ""),
+        (large, 29.5, "x" * 2000),
+    ):
+        aged(tmp_path / f"{key}.toml", days, content)
+        aged(tmp_path / key / "run.json", days)
+    for name, days in ((used, 40), (unused, 40), (fresh, 0)):
+        aged(tmp_path / "uploads" / name / "t.jsonl", days, "x" * 600)
+    aged(tmp_path / "notes.toml", 400)
+    assert tidy.tidy(tmp_path, {running}, now_s=2e9) == [large, old], "by size; by age"
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {f"{kept}.toml", kept, f"{running}.toml", running, "notes.toml", "uploads"}
+    assert {path.name for path in (tmp_path / "uploads").iterdir()} == {used, fresh}
+
+
+def test_a_run_of_the_command_line_is_a_finished_job(folder, tmp_path):
+    from kvcast.cli import main
+
+    (tmp_path / "small.toml").write_text(SMALL)
+    assert main(["run", str(tmp_path / "small.toml"), "--no-baseline", "--out", str(tmp_path / "plan/runs/7")]) == 0
+    (tmp_path / "plan/plan.json").write_text('{"answer": {"run": "7"}}')
+    server = Runner(folder / "opened")
+    ran, planned = tmp_path / "plan/runs/7", tmp_path / "plan"
+    keys = opened.opened(server, [ran, planned])
+    assert keys[str(ran)] == keys[str(planned)]
+    job = server.find(keys[str(ran)])
+    assert job.done
+    assert job.document() == json.loads((ran / "summary.json").read_text())
+    assert opened.opened(server, [ran]) == {str(ran): job.key}, "opened again, the same"
+    (tmp_path / "plan/plan.json").write_text('{"answer": null}')
+    for wrong in (planned, tmp_path, tmp_path / "none"):
+        with pytest.raises(InputError, match="expected a run folder"):
+            opened.opened(server, [wrong])
 
 
 def test_uploads_stay_in_their_folder_and_within_bounds(shared, folder):

@@ -13,7 +13,7 @@ import pytest
 
 from kvcast import api
 from kvcast.validation import engine_cases
-from sim.measure import metrics
+from sim.measure import gaps, metrics
 from sim.measure.cost import busy_gpu_s
 from sim.recording import STATUS, Recording
 from sim.scenario import CacheConfig, EngineConfig, EngineParams, Scenario
@@ -158,7 +158,7 @@ def test_decodes_wait_for_prefills():
     rec, rows = play(request(0, (1, 10), out=4), request(2, (2, 10), out=2), request(2, (3, 10), out=1))
     assert [row[1] for row in rows] == ["P", "D", "P", "D", "D"]
     assert rec.steps[0].n_decode.tolist() == [0, 1, 0, 2, 1]
-    values, counts = metrics.gap_values(rec), metrics.gap_counts(rec, np.ones(3, bool))
+    values, counts = gaps.pooled(rec, np.ones(3, bool))
     assert sorted(np.repeat(values, counts.astype(int)).tolist()) == [
         1.0,
         1.0,
@@ -382,9 +382,9 @@ def test_itl_tokens_and_cost_are_those_of_every_single_token(seed):
         engine = fuzz.run_reference(case)
         rec, _ = fuzz.run_simulator(case, fast_forward=True)
         ends = [[engine.steps[s].end for s in r.token_steps] for r in engine.requests]
-        gaps = sorted(b - a for times in ends for a, b in pairwise(times))
-        values, counts = metrics.gap_values(rec), metrics.gap_counts(rec, rec.status == 0)
-        assert sorted(np.repeat(values, counts.astype(int)).tolist()) == gaps
+        listed = sorted(b - a for times in ends for a, b in pairwise(times))
+        values, counts = gaps.pooled(rec, rec.status == 0)
+        assert sorted(np.repeat(values, counts.astype(int)).tolist()) == listed
         for start_s, end_s in ((0.0, rec.end_s), (rec.end_s / 3, rec.end_s / 2)):
             emitted = sum(start_s <= t <= end_s for times in ends for t in times)
             assert metrics.tokens_emitted(rec, metrics.Window(start_s, end_s, end_s, True)) == emitted

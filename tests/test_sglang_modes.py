@@ -11,6 +11,8 @@ import pytest
 
 from kvcast.validation import engine_cases
 from sim.scenario import EngineParams
+from sim.sglang.radix import RadixCache
+from sim.sglang.waiting import DECODE, Waiting
 from sim.simulate import run as simulate
 from tests import fuzz
 from tests.test_sglang import case_of, hits, play, request
@@ -174,3 +176,36 @@ def test_every_recorded_case_of_the_modes_with_fast_forward(data_dir):
         want = {r["id"]: (r["retractions"], r["finish_step"] + 1) for r in case["expected"]["requests"]}
         got = np.stack([rec.preemptions, rec.finish_s], axis=1).tolist()
         assert [tuple(row) for row in got] == [want[i] for i in sorted(want)], case["case"]
+
+
+# ---- looking for new requests ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("interval", "joins"), [(1, 3), (4, 5), (10, 11)])
+def test_new_requests_are_looked_for_every_so_many_decodes(interval, joins):
+    """The first is taken at once by an idle engine; after its prefill (1,000) everybody looks, then every so many
+    decodes. The second comes in step 2."""
+    rows = scheduled(play(request(0, (1, 20), out=40), request(2.5, (2, 20), out=2), recv_interval=interval)[1])
+    assert next(start for start, kind, pairs in rows if pairs[0][0] == 1 and kind == "P") == joins
+    assert rows[1][1] == "D"
+
+
+def test_a_prefill_looks_and_an_idle_engine_looks_at_once():
+    """The second comes while the first is computed and is in the next step; the third finds an idle engine."""
+    three = [request(0, (1, 20), out=3), request(0.5, (2, 20), out=3), request(50.5, (3, 20), out=1)]
+    rows = scheduled(play(*three, recv_interval=1000)[1])
+    assert [(start, pairs[0][0]) for start, kind, pairs in rows if kind == "P"] == [(0, 0), (1, 1), (50.5, 2)]
+
+
+def test_who_comes_unread_is_load_and_can_leave():
+    waiting = Waiting(RadixCache(9, "lru", 0, {}, True), 1, "fcfs", False, False, lambda i: i, None, 3)
+    for request_id in (4, 5):
+        waiting.come(request_id)
+    waiting.look(DECODE)
+    assert (len(waiting), waiting.ids(), list(waiting.queue)) == (2, [4, 5], [])
+    assert waiting.decodes_until_look() == 2
+    assert (waiting.cancel(4), waiting.ids()) == (4, [5])
+    waiting.look(DECODE)
+    assert list(waiting.queue) == []
+    waiting.look(DECODE)
+    assert list(waiting.queue) == [5]

@@ -26,6 +26,7 @@ LINE = {
     "isl": "256",
     "osl": "32",
     "gemm_quant_mode": "fp8",
+    "backend_version": "0.10.2",
     "batch_size": "4",
     "tp_size": "4",
     "pp_size": "1",
@@ -105,6 +106,31 @@ def test_whose_protocol_and_how_many_places(tmp_path):
     assert row(tmp_path, silicon_data_source="db-dump", batch_size="7").concurrency == 7
 
 
+def test_an_export_that_differs_in_the_last_digit_is_the_same_measurement(tmp_path):
+    twice = [{"silicon_ttft_ms": "15.821505026388827"}, {"silicon_ttft_ms": "15.821505026388829"}]
+    rows, unread = read(table(tmp_path, *twice, {"silicon_ttft_ms": "15.8216"}), rules().models)
+    assert ([one.id for one in rows], [one.id for one in unread]) == (["r0", "r2"], ["r1"])
+
+
+def test_speculative_runs_are_known_by_day_and_image(tmp_path):
+    mtp = {"model_path": "deepseek-ai/DeepSeek-R1", "backend": "trtllm", "system": "b200_sxm"}
+    for change, known in (
+        ({"silicon_data_source": "measured=2026-01-14T22:26:21Z"}, False),
+        ({"backend_version": "1.2.0rc6.post3"}, False),
+        ({"silicon_data_source": "measured=2026-01-28T06:18:44Z"}, True),
+        ({"silicon_data_source": "measured=2026-01-14T22:26:21Z", "backend": "sglang"}, True),
+    ):
+        assert row(tmp_path, **{**mtp, **change}).known is known
+
+
+def test_halves_share_the_rows_and_are_the_same_every_time(outcome):
+    found, _ = outcome
+    for group, both in found.figures["halves"].items():
+        assert sum(half["n"] for half in both.values()) == found.figures["groups"][group]["n"]
+    scored = {one["id"]: one["held_back"] for one in found.figures["scored"]}
+    assert set(scored.values()) == {True, False}
+
+
 def test_bad_tables_are_one_line(tmp_path):
     with pytest.raises(InputError, match=r"row 2: isl = 'many'"):
         read(table(tmp_path, {"isl": "many"}), rules().models)
@@ -114,7 +140,7 @@ def test_bad_tables_are_one_line(tmp_path):
         read(table(tmp_path, {}, columns=NEEDED[:-1]), rules().models)
     path = table(tmp_path, {})
     whole = path.read_bytes()
-    for damaged, words in ((whole[:-9], "row 2: 18 fields expected"), (whole + b"\xff\xfe", "no table of text")):
+    for damaged, words in ((whole[:-9], "row 2: 19 fields expected"), (whole + b"\xff\xfe", "no table of text")):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match=words):
             read(path, rules().models)
@@ -262,13 +288,15 @@ def test_a_sample_is_the_same_every_time():
 
 def test_the_page_says_what_the_figures_say(outcome, tmp_path):
     found, _ = outcome
-    written = accuracy_page.write(tmp_path / "accuracy.md", found.figures)
+    written = accuracy_page.write(tmp_path / "accuracy.md", [found], {})
     text, picture = (path.read_text(encoding="utf-8") for path in written)
     mean = found.figures["groups"]["Llama-70B on Hopper"]["ttft"]["mean"]
     assert "| Llama-70B on Hopper | 3 | 10 / 8 " in text
     assert f" {100 * mean:.1f} |" in text
     assert "3 rows are scored" in text
     assert "- 1: prefill and decode on different replicas" in text
+    held = found.figures["halves"]["Llama-70B on Hopper"]["held_back"]
+    assert f"| {held['n']} | {100 * held['ttft']['mean']:.1f} |" in text
     assert picture.startswith("<svg")
     assert "dense TTFT (3)" in picture
 

@@ -4,11 +4,13 @@ checked against the engine itself."""
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from calibrate.memory import capacity
 from kvcast import api
 from kvcast.config import apply_overrides, load_scenario, scenario_from_doc
 from kvcast.planner import plan
@@ -296,15 +298,29 @@ def test_a_command_of_the_server_is_read_with_its_own_defaults(tmp_path: Path) -
     read = read_command(f"{command} {options}")
     assert read.sets[:2] == ["engine.semantics=trtllm", "engine.block_size=32"]
     assert {"model.name=qwen3-8b", "hardware.tensor_parallel=2", "cache.enabled=false"} < set(read.sets)
-    assert "engine.chunked_context=true" in read.sets
+    assert {"engine.chunked_context=true", "engine.gpu_memory_utilization=0.9"} < set(read.sets)
     assert read.unknown == ["--foo 1"]
     assert [flag.split()[0] for flag in read.not_modelled] == [
-        "--kv-cache-free-gpu-memory-fraction",
         "--kv-cache-config.enable-partial-reuse",
         "--scheduler-config.capacity-scheduler-policy",
     ]
     missing = read_command("/opt/bin/trtllm-serve Qwen/Qwen3-8B --extra_llm_api_options nowhere.yaml")
     assert "nowhere.yaml: this options file is not here, what it sets is not taken over" in missing.notes
+
+
+def test_kv_takes_its_share_of_what_weights_and_overhead_leave() -> None:
+    """TensorRT-LLM: (memory - peak) x free_gpu_memory_fraction. So it starts with a share that the weights alone
+    exceed, and half the share is half the KV."""
+    memory = api.resolve(scenario(engine={"semantics": "trtllm", "gpu_memory_utilization": 0.1})).memory
+    rest = memory.profile.memory_gib * 2**30 - memory.weights - memory.overhead
+    assert memory.weights > 0.1 * memory.profile.memory_gib * 2**30
+    assert memory.free == pytest.approx(0.1 * rest)
+    assert replace(memory, utilization=0.05).free == pytest.approx(0.05 * rest)
+    assert replace(memory, utilization=0.9, of_the_rest=False).free == pytest.approx(
+        rest - 0.1 * memory.profile.memory_gib * 2**30
+    )
+    assert "x 0.1 = " in "\n".join(capacity(memory).lines)
+    assert replace(memory, weights_gib=1000.0).free < 0, "weights that do not fit are no smaller lack of room"
 
 
 def test_a_fleet_and_a_plan_of_it() -> None:

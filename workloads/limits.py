@@ -68,6 +68,7 @@ SECONDS, FROM_SECOND_0, MS = above_0(MAX_SECONDS), from_0(MAX_SECONDS), from_0(M
 COUNT, TOKENS, TOKENS_OR_NONE = from_1(MAX_COUNT), from_1(MAX_TOKENS), from_0(MAX_TOKENS)
 TOKENS_OR_DENSE = Limit(-1, MAX_TOKENS, f"-1, or 0 or more and at most {_plain(MAX_TOKENS)}")
 RATE = Limit(SLOWEST, FASTEST, f"above 0, from {SLOWEST:g} to {FASTEST:g}")
+FACTOR = Limit(0.01, 100, "from 0.01 to 100")
 SHARE = above_0(1)
 BELOW_1 = Limit(0, math.nextafter(1.0, 0.0), "0 or more and below 1")
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from calibrate.atlas.errors import ERRORS
 from calibrate.atlas.experts import measured, nearest_experts, other_kernel
-from calibrate.atlas.price import CALL_S, MOE_NAMES, Pricer
+from calibrate.atlas.price import CALL_S, Pricer
 from calibrate.atlas.shapes import blend, neighbours
 from calibrate.atlas.tables import Atlas, Table, bundled_gpus, load
 
@@ -202,7 +202,7 @@ def _expert_rows(price: Pricer) -> Iterator[tuple[str, Table]]:
     named = "moe_dtype" in table.columns
     for name in table.values("moe_dtype") if named else [_constant(price, table, "moe_dtype")]:
         dtype = OURS.get(name, name)
-        if name in MOE_NAMES.get(dtype, ())[:1]:
+        if name in price.moe_names(dtype)[:1]:
             yield dtype, table.where(moe_dtype=name) if named else table
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibrate.atlas.errors import stated_error
-from calibrate.atlas.experts import NEAR, MoeShape, measured, nearest_experts, other_kernel
+from calibrate.atlas.experts import NEAR, TWO_KERNELS, MoeShape, measured, nearest_experts, other_kernel
 from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours, octaves_to
 from calibrate.atlas.tables import Atlas, Table
 from calibrate.link import ERROR as LINK_ERROR
@@ -39,6 +39,10 @@ MOE_NAMES = {
     "int4": ("int4_wo",),
     "mxfp4": ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8"),
 }
+MXFP8_FIRST = {"trtllm": ("rtx-pro-6000", *TWO_KERNELS), "sglang": TWO_KERNELS}
+"""GPUs on which an engine by itself computes mxfp4 experts on activations in mxfp8. TensorRT-LLM from SM 10.0 on
+(ModelConfig.get_mxfp4_quant_algo), SGLang on SM 10.x (moe_runner_backend flashinfer_mxfp4 in its default precision);
+vLLM keeps 16 bits unless its environment asks (VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8)."""
 WEIGHT_ONLY = ("int4", "int8")
 """Types whose products are kernels of each engine's own: one says nothing of another's."""
 KV_NAMES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8"}
@@ -82,6 +86,7 @@ class Pricer:
         about, self.own_link = atlas.header["link"], OWN_LINKS.get(atlas.gpu.lower(), "nvlink")
         self.link = link or self.own_link
         self.link_bandwidth = bandwidth_of(self.link, self.own_link, about["bandwidth"], str(atlas.header.get("name")))
+        self.mxfp8 = atlas.gpu.lower() in MXFP8_FIRST.get(backend, ())
         self._ratios: dict[tuple[str, str, tuple[int, ...]], tuple[np.ndarray, np.ndarray]] = {}
         gemm = next((t for b in (backend, *atlas.backends) if (t := atlas.table(b, "gemm")) is not None), None)
         self.tokens: np.ndarray = TOKENS if gemm is None else gemm.axes[0][1].astype(float)
@@ -98,6 +103,8 @@ class Pricer:
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of the matrix units a weight type computes on."""
+        if dtype == "mxfp4" and self.mxfp8:
+            return float(self.flops["fp8"])
         return float(self.flops[COMPUTE.get(dtype, "bf16")])
 
     def error(self, operator: str, dtype: str = "", octaves: float = 1.0) -> float:
@@ -267,6 +274,11 @@ class Pricer:
 
     # ---- experts ---------------------------------------------------------------------------------------------
 
+    def moe_names(self, dtype: str) -> tuple[str, ...]:
+        """The tables' names of a weight type's kernels, the engine's own first."""
+        names = MOE_NAMES.get(dtype, ())
+        return names[::-1] if dtype == "mxfp4" and self.mxfp8 else names
+
     def moe_times(self, s: MoeShape, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Seconds by tokens that the FLOPs of the fullest rank's routed experts take at peak, and their bytes at full
         bandwidth: the weights of every expert reached, and what its rows read and write."""
@@ -281,7 +293,7 @@ class Pricer:
 
         Rows below the bound count at it: their weights stayed in cache, as no serving step finds them."""
         dtype = "bf16" if shape.dtype == "fp16" else shape.dtype
-        rows = self._named("moe", "moe_dtype", MOE_NAMES.get(dtype, ()), self.atlas.backends)
+        rows = self._named("moe", "moe_dtype", self.moe_names(dtype), self.atlas.backends)
         tokens = (rows or self._table("moe")).axes[0][1].astype(float)
         if rows is not None:
             rows = rows.among(lambda keys: (keys[:, :4] != np.array(without)).any(axis=1))

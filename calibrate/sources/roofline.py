@@ -186,6 +186,7 @@ class RooflineStepTime(CurveStepTime):
         self._model = model
         flops, attention_flops = p["flops"] * p["mfu"] * tp, p["attention_flops"] * p["attention_mfu"] * tp
         self._bandwidth = p["bandwidth"] * p["memory_efficiency"]
+        kv_bandwidth = p["bandwidth"] * p.get("kv_memory_efficiency", p["memory_efficiency"])
         self._token_s = model.linear_flops_per_token / flops
         self._head_row_s = model.lm_head_flops / flops
         self._fixed_s = model.layers * p["layer_s"]
@@ -196,13 +197,13 @@ class RooflineStepTime(CurveStepTime):
         read = step_weights(model, profile.dtype, tp)
         self._head_s = read.head / self._bandwidth
         self._expert_bytes, self._weight_bytes = read.expert, read.dense
-        self._state_s = 2 * model.state_bytes(tp) / self._bandwidth  # read and written
+        self._state_s = 2 * model.state_bytes(tp) / kv_bandwidth  # read and written
         self._reaches = [
             (
                 reach,
                 reach.count * reach.pair_flops / attention_flops,
-                reach.count * reach.key_bytes / self._bandwidth,
-                reach.count * max(reach.key_bytes / self._bandwidth, reach.decode_flops / attention_flops),
+                reach.count * reach.key_bytes / kv_bandwidth,
+                reach.count * max(reach.key_bytes / kv_bandwidth, reach.decode_flops / attention_flops),
             )
             for reach in model.reaches(profile.kv_dtype, tp)
         ]

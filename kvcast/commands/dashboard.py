@@ -1,6 +1,7 @@
 """Open the dashboard in a browser: choose a mix, a model and a GPU, run, and look.
 
 kvcast dashboard --port 8600
+kvcast dashboard runs/a plans/b                   (opens the first run, lists the others; of a plan its answer's run)
 kvcast dashboard --policy my_policy:MyPolicy      (offered beside the bundled policies; a page, link or file cannot name
                                                   one)
 kvcast dashboard --model my-model/config.json
@@ -9,6 +10,7 @@ kvcast dashboard --model my-model/config.json
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -28,6 +30,13 @@ THEME = {  # at least 4.5:1 everywhere, captions and chosen buttons included (WC
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folders",
+        metavar="RUN_OR_PLAN",
+        nargs="*",
+        type=Path,
+        help="run folders, or a plan's, to open (kvcast run --out, kvcast plan --out)",
+    )
     parser.add_argument(
         "--port", metavar="N", type=port, default=8501, help="port of the local web server (default 8501)"
     )
@@ -62,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from calibrate.models import load_model
     from kvcast import text
-    from kvcast.jobs import demo, served
+    from kvcast.jobs import demo, link, opened, served
     from kvcast.jobs.runner import OWN_MODELS, OWN_POLICIES, PREPARE, Runner
     from sim.kvcache.policies import check
     from workloads.errors import InputError
@@ -98,13 +107,19 @@ def run(args: argparse.Namespace) -> int:
         OWN_MODELS: os.pathsep.join(models),
         served.HOSTS: ",".join(served.hosts(args.address, args.host)),
     }
-    environment = {**os.environ, **own, PREPARE: "1"}
-    root = Path(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
+    runner = Runner(Path(os.environ.get("KVCAST_RUNS", "runs/dashboard")))
     check_free(args.address, args.port)
-    text.progress("simulating the example")
-    demo.prepare(Runner(root))
+    runs = opened.opened(runner, args.folders)
+    environment = {**os.environ, **own, PREPARE: "" if runs else "1", opened.RUNS: json.dumps(runs)}
+    address = f"http://{_seen_as(args.address)}:{args.port}"
+    for folder, key in runs.items():
+        print(f"{folder}: {address}/?{link.JOB}={key}")
+    if not runs:
+        text.progress("simulating the example")
+        demo.prepare(runner)
     if not args.headless:
-        threading.Thread(target=_open, args=(f"http://{_seen_as(args.address)}:{args.port}",), daemon=True).start()
+        first = "".join(f"/?{link.JOB}={key}" for key in list(runs.values())[:1])
+        threading.Thread(target=_open, args=(address, first), daemon=True).start()
     served_app = Path(served.__file__)
     return subprocess.call([sys.executable, "-m", "streamlit", "run", str(served_app), *flags], env=environment)
 
@@ -116,8 +131,8 @@ def _seen_as(address: str) -> str:
     return "localhost" if address in WILDCARD else f"[{address}]" if ":" in address else address
 
 
-def _open(url: str) -> None:
-    """A browser on the page once the server answers."""
+def _open(url: str, page: str) -> None:
+    """A browser on the server's page once it answers."""
     import time
     import urllib.request
     import webbrowser
@@ -128,7 +143,7 @@ def _open(url: str) -> None:
                 break
         except OSError:
             time.sleep(0.1)
-    webbrowser.open(url)
+    webbrowser.open(url + page)
 
 
 def check_free(address: str, port: int) -> None:

@@ -5,7 +5,16 @@ replicas, another policy, another router, smaller blocks, one salt for all tenan
 simulated on the same requests; hits, TTFT and attainment before and after are printed, and a change that does not help
 is said not to.
 
+With --against it says instead why the simulation differs from what a benchmark measured of the same requests: in which
+part of their time, and which one parameter would remove most of the difference (docs/fit-server.md).
+
+--life tells one request's life instead, step by step: a request's number, slowest, or textbook (three prompts that
+share text, on a replica of the scenario).
+
   kvcast explain runs/a
+  kvcast explain S.toml --against R.json
+  kvcast explain runs/a --life slowest
+  kvcast explain examples/demo.toml --life textbook --set engine.block_size=1
   kvcast explain examples/demo.toml --set engine.kv_blocks=4000 --policy lfu,s3fifo,arc
 """
 
@@ -34,6 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P,...",
         help="eviction policies to try (default lru,lfu,s3fifo,gdsf; lru,lfu,slru,fifo with SGLang's semantics)",
     )
+    parser.add_argument(
+        "--against", metavar="RESULT", type=Path, help="what a benchmark measured, request by request, of this server"
+    )
+    parser.add_argument(
+        "--against-run", metavar="NAME", help="which one of a result with several (guidellm's strategies)"
+    )
+    parser.add_argument(
+        "--life",
+        metavar="REQUEST,...",
+        help="tell what happened to these requests: numbers, slowest, or textbook for the textbook's A, B and C",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
@@ -43,6 +63,10 @@ def run(args: argparse.Namespace) -> int:
     from kvcast.studies import explain
 
     scenario, recorded = _scenario(Path(args.run_or_scenario), args.overrides)
+    if args.against is not None:
+        return _against(args, scenario)
+    if args.life is not None:
+        return _lives(args, scenario)
     policies = tuple(name.strip() for name in args.policy.split(",")) if args.policy else None
     with config.naming(args.run_or_scenario):
         found = explain.explain(scenario, policies)
@@ -61,6 +85,41 @@ def run(args: argparse.Namespace) -> int:
             f"caution: the run folder's own figures differ ({was}): another version of kvcast, of the profile or of the"
             " trace"
         )
+    return 0
+
+
+def _against(args: argparse.Namespace, scenario: Scenario) -> int:
+    from kvcast import api, config, text
+    from kvcast.fitted import difference, read_run
+    from kvcast.present import difference_text
+    from workloads.errors import InputError
+
+    if args.policy:
+        raise InputError("--policy with --against: expected one of them, a measured run has its own policy")
+    with config.naming(args.run_or_scenario):
+        resolved = api.resolve(scenario)
+        trace = scenario.workload.trace is not None
+        own = api.load_workload(scenario.workload, scenario.seed, untimed=True) if trace else None
+    run = read_run(args.against, own, args.against_run)
+    text.progress(f"simulating {len(run):,} requests at other values of each parameter")
+    found = difference(resolved, [run])
+    text.clear_clock()
+    print(text.to_json(found) if args.json else difference_text.describe(found))
+    return 0
+
+
+def _lives(args: argparse.Namespace, scenario: Scenario) -> int:
+    from kvcast import api, config, text
+    from kvcast.present import life_text
+    from kvcast.studies import one_life
+
+    with config.naming(args.run_or_scenario):
+        if args.life == "textbook":
+            found = one_life.of_textbook(api.resolve(scenario))
+        else:
+            found = one_life.of_requests(api.prepare(scenario), [part.strip() for part in args.life.split(",")])
+    text.clear_clock()
+    print(text.to_json({"lives": found}) if args.json else text.wrapped(life_text.describe(found), 140))
     return 0
 
 

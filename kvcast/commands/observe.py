@@ -2,7 +2,7 @@
 
 Reads the page at most 21 times, sends nothing, changes nothing. What a metrics page cannot say is listed, and what
 was assumed instead. Pages that were saved are read too: two with the seconds between them, or one with the seconds
-since the server started.
+since the server started, or pages over time in one file (OpenMetrics with timestamps, as kvcast export writes it).
 
   kvcast observe http://localhost:8000 --for 5m --set hardware.gpu=h200 --out S.toml
   kvcast observe before.txt after.txt --seconds 60
@@ -46,7 +46,7 @@ def seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvcast.observed import as_scenario, saved, seen, watch
+    from kvcast.observed import as_scenario, is_series, saved, seen, series, watch
     from workloads.errors import InputError
     from workloads.files import replace_file
 
@@ -55,6 +55,12 @@ def run(args: argparse.Namespace) -> int:
         if len(args.pages) > 1 or args.seconds or watched_s > LONGEST_S:
             raise InputError(f"{args.pages[-1][:80]}: expected one server, watched --for at most a day")
         found = seen(watch(args.pages[0], watched_s), model=args.served_model)
+    elif len(args.pages) == 1 and is_series(Path(args.pages[0])):
+        if args.seconds or args.watched_s:
+            raise InputError(
+                f"{args.pages[0]}: pages over time say when they are of, expected no --seconds and no --for"
+            )
+        found = seen(series(Path(args.pages[0])), model=args.served_model)
     else:
         if len(args.pages) > 2 or args.seconds is None or args.watched_s:
             raise InputError(

@@ -81,11 +81,16 @@ def _limits(document: Document, column: str) -> Iterable[tuple[float, str, str]]
         if row["limits"][column] is not None:
             whose.setdefault(row["limits"][column], []).append(name)
     slo_of = [row["slo_class"] for row in document["classes"].values()]
+    called: dict[str, list[str]] = {}  # by the names of the classes, which the curves have
+    for name, slo in zip(document["classes"], slo_of, strict=True):
+        called.setdefault(slo, []).append(literal(name))
     for limit, names in whose.items():
         classes = [i for i, slo in enumerate(slo_of) if slo in names]
         colour = class_line(classes[0])["color"] if len(classes) == 1 and len(slo_of) > 1 else GREY
         yield (
             limit,
-            "" if len(document["slo_classes"]) == 1 else f" {', '.join(literal(n) or 'others' for n in names)}",
+            ""
+            if len(document["slo_classes"]) == 1
+            else f" {', '.join(', '.join(called.get(n, [literal(n)])) if n else 'others' for n in names)}",
             colour,
         )

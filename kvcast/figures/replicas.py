@@ -12,8 +12,8 @@ from kvcast.figures.style import DECODE, HIT, PREFILL, Columns, Document, styled
 
 
 def replica_load(document: Document, requests: Columns) -> go.Figure:
-    """Tokens each replica worked on per second of the window: prompt tokens computed and output tokens, over a
-    request's hits.
+    """Tokens each replica worked on per second of the window: prompt tokens computed and output tokens; over them,
+    pale, the prompt tokens that it found in its cache and did not work on.
 
     A request counts for the replica that admitted it. The title says how uneven the fleet is.
     """
@@ -23,20 +23,20 @@ def replica_load(document: Document, requests: Columns) -> go.Figure:
     where = requests["replica"][admitted]
     computed = (requests["prompt_tokens"][admitted] - requests["hit_tokens"][admitted]).astype(float)
     parts = (
-        ("prompt, computed", computed, PREFILL),
-        ("output", requests["output_tokens"][admitted].astype(float), DECODE),
-        ("prompt, from cache", requests["hit_tokens"][admitted].astype(float), HIT),
+        ("prompt, computed", computed, PREFILL, 1.0),
+        ("output", requests["output_tokens"][admitted].astype(float), DECODE, 1.0),
+        ("prompt, from cache: no load", requests["hit_tokens"][admitted].astype(float), HIT, 0.3),
     )
     counts = np.bincount(where, minlength=replicas)
     figure = go.Figure()
-    for label, tokens, colour in parts:
+    for label, tokens, colour, opacity in parts:
         figure.add_trace(
             go.Bar(
                 x=np.arange(replicas),
                 y=np.bincount(where, tokens, minlength=replicas) / span_s,
                 name=label,
                 customdata=counts,
-                marker={"color": colour, "line": {"width": 0}},
+                marker={"color": colour, "opacity": opacity, "line": {"width": 0}},
                 hovertemplate=(
                     f"replica %{{x}}: {label} %{{y:,.0f}} tokens/s (%{{customdata:,}} requests)<extra></extra>"
                 ),

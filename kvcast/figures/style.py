@@ -109,7 +109,7 @@ def literal(name: str) -> str:
     return re.sub(r"([<&%])(?=\S)", "\\1\u200b", name)
 
 
-LEGEND_CHARACTERS = 22
+LEGEND_CHARACTERS = 34
 
 
 def short(name: str) -> str:

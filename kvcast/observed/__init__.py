@@ -9,7 +9,7 @@ page cannot say is assumed by one rule and named.
 
 from kvcast.observed.assumed import as_scenario
 from kvcast.observed.counted import Seen, seen
-from kvcast.observed.page import Page, parsed, saved
+from kvcast.observed.page import Page, is_series, parsed, saved, series
 from kvcast.observed.server import watch
 
-__all__ = ["Page", "Seen", "as_scenario", "parsed", "saved", "seen", "watch"]
+__all__ = ["Page", "Seen", "as_scenario", "is_series", "parsed", "saved", "seen", "series", "watch"]

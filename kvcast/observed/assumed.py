@@ -13,6 +13,7 @@ from typing import Any
 from kvcast.benchmarks.question import Question, as_toml
 from kvcast.config import override, scenario_from_doc
 from kvcast.observed.counted import Lengths, Seen
+from kvcast.observed.series import SIMULATED
 from workloads.errors import InputError
 
 NOT_SAID = (
@@ -112,7 +113,11 @@ def _model(seen: Seen) -> dict[str, Any]:
     from kvcast.planner.flags import model_keys
 
     try:
-        return {"model": dict(one.removeprefix("model.").split("=", 1) for one in model_keys(seen.model))}
+        return {
+            "model": dict(
+                one.removeprefix("model.").split("=", 1) for one in model_keys(seen.model.removesuffix(SIMULATED))
+            )
+        }
     except (ValueError, OSError, InputError):
         seen.notes.append(f"the served name {seen.model!r} names no model; --set model.name=...")
         return {}

@@ -1,4 +1,5 @@
-"""A metrics page: Prometheus' text format 0.0.4, of which samples are read and comments are not.
+"""A metrics page: Prometheus' text format 0.0.4, of which samples are read and comments are not; and pages over time,
+an OpenMetrics text with timestamps, as `kvcast export --grafana` writes it.
 
 >>> parsed('vllm:num_requests_running{model_name="m",engine="0"} 3', "saved.txt").total("vllm:num_requests_running")
 3.0
@@ -9,13 +10,17 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from workloads.errors import InputError, on_one_line
 
 MAX_BYTES = 8 << 20  #: of one page; a server's is some hundred KB
-SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?")
+SERIES_BYTES = 2 << 30  #: of pages over time
+MOST_PAGES = 21  #: of them that are read: the first, the last and between them
+END_MARK = b"# EOF"
+SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+-?\d+(?:\.\d+)?)?")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"[, ]*')
 ENGINES = ("vllm", "sglang")
 
@@ -66,7 +71,7 @@ class Page:
 
 def parsed(text: str, source: str) -> Page:
     """The page. Raises InputError for a text that is no metrics page, or one of another program."""
-    page, bad = Page(source), ""
+    page, bad, told = Page(source), "", set[tuple[str, str]]()
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
         if not line or line.startswith("#"):
@@ -76,6 +81,11 @@ def parsed(text: str, source: str) -> Page:
         if found is None or value is None:
             bad = bad or f"line {number}: {on_one_line(line[:60])!r}"
             continue
+        if (one := (found[1], found[2] or "")) in told:
+            raise InputError(
+                f"{source}, line {number}: {on_one_line(line[:60])!r} a second time, expected one moment of one server"
+            )
+        told.add(one)
         page.samples[found[1]].append((_labels(found[2] or ""), value))
     page.engine = next((name for name in ENGINES if any(key.startswith(f"{name}:") for key in page.samples)), "")
     if not page.engine and (bad or not page.samples):
@@ -101,6 +111,52 @@ def saved(path: Path) -> Page:
     except OSError as problem:
         raise InputError(f"{path}: {problem.strerror}, expected a saved metrics page") from None
     return parsed(decoded(content, str(path)), str(path))
+
+
+def is_series(path: Path) -> bool:
+    """Whether a file holds pages over time: OpenMetrics' end mark, and a sample with a timestamp."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = next((line for line in file if line.strip() and not line.startswith(b"#")), b"")
+        file.seek(max(path.stat().st_size - 64, 0))
+        return file.read().rstrip().endswith(END_MARK) and _stamp(head) is not None
+
+
+def series(path: Path) -> list[tuple[float, Page]]:
+    """(seconds, page) of at most MOST_PAGES moments, in order. Raises InputError for a line that is no sample with a
+    timestamp, or for fewer than two moments."""
+    if path.stat().st_size > SERIES_BYTES:
+        raise InputError(f"{path}: more than {SERIES_BYTES >> 30} GiB, expected metrics pages over time")
+    moments: set[float] = set()
+    for number, line in _samples(path):
+        stamp = _stamp(line)
+        if stamp is None:
+            raise InputError(f"{path}, line {number}: expected a sample with a timestamp, as those before it")
+        moments.add(stamp)
+    if len(moments) < 2:
+        raise InputError(f"{path}: all samples of one moment, expected pages over time")
+    every = sorted(moments)
+    step = (len(every) - 1) / (min(MOST_PAGES, len(every)) - 1)
+    kept: dict[float, list[str]] = {every[round(i * step)]: [] for i in range(min(MOST_PAGES, len(every)))}
+    for _, line in _samples(path):
+        if (lines := kept.get(_stamp(line) or 0.0)) is not None:
+            lines.append(line.decode("utf-8", "replace"))
+    return [(at_s, parsed("".join(lines), str(path))) for at_s, lines in kept.items()]
+
+
+def _samples(path: Path) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        yield from ((n, line) for n, line in enumerate(file, 1) if line.strip() and not line.startswith(b"#"))
+
+
+def _stamp(line: bytes) -> float | None:
+    """The timestamp that ends a sample: a third word after its name and labels."""
+    words = line[line.rfind(b"}") + 1 :].split() if b"}" in line else line.split()[1:]
+    if len(words) != 2:
+        return None
+    value = _number(words[1].decode("ascii", "replace"))
+    return value if value is not None and math.isfinite(value) else None
 
 
 def decoded(content: bytes, source: str) -> str:

@@ -206,7 +206,7 @@ def _curves(basis: Basis) -> None:
 def _accuracy(run: Run) -> None:
     s = run.summary
     st.header("How accurate is this?", help=plain(TERMS["accuracy"]))
-    for line in accuracy.statement(s["profile_provenance"], s["coverage"]):
+    for line in accuracy.statement(s["profile_provenance"], s["coverage"], s.get("measured_servers")):
         st.markdown(f"- {plain(line)}")
     with st.expander("Every comparison with recorded truth (docs/validation.md)"):
         st.markdown(validation_table())
@@ -232,6 +232,8 @@ def _memory(run: Run, basis: Basis) -> None:
 
 def _provenance(run: Run, basis: Basis) -> None:
     st.header("Where the numbers come from")
+    if evidence := run.summary.get("measured_servers"):  # a folder of an older kvcast has none
+        st.markdown(plain(evidence["words"]))
     profile = basis.profile
     rows = [
         {"": key.replace("_", " "), "provenance": str(value)}

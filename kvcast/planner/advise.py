@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvcast.planner.load import FARTHEST, STRIDE, Capacity, Loads, factor_of, shortened, with_load
+from kvcast.planner.load import FARTHEST, STRIDE, Capacity, Loads, factor_of, with_load
+from kvcast.planner.sampled import brief, sampled
 from kvcast.planner.trials import Judged, Trial, Trials
 from kvcast.planner.whatif import LEAST_GAIN, NO_GAIN, Stress, load_words, stress, try_all
 from kvcast.studies.change import Change
@@ -48,7 +49,7 @@ def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool, larger:
     every = changes(ADVICE, loads.scenario)
     results = try_all(
         loads.trials,
-        [Trial(shortened(with_load(change.scenario, factor_of(step))), full=True) for change in every],
+        [brief(Trial(with_load(change.scenario, factor_of(step)), full=True)) for change in every],
         base,
         [change.scenario.workload == loads.scenario.workload for change in every],
     )
@@ -124,7 +125,7 @@ def _combined(loads: Loads, found: Capacity, promising: Sequence[_Tried], at: St
         return None
     ((gain, _, _),) = try_all(
         loads.trials,
-        [Trial(shortened(with_load(best.change.scenario, factor_of(at.step))), full=True)],
+        [brief(Trial(with_load(best.change.scenario, factor_of(at.step)), full=True))],
         at.base,
         [best.change.scenario.workload == loads.scenario.workload],
     )
@@ -138,7 +139,7 @@ def _fleets(trials: Trials, scenarios: Sequence[Scenario]) -> list[int | None]:
     def judge(asked: dict[int, list[int]]) -> dict[int, list[bool]]:
         places = [(i, n) for i, ns in asked.items() for n in ns]
         fleets = [replace(scenarios[i], cluster=replace(scenarios[i].cluster, replicas=n)) for i, n in places]
-        answers = iter(trials.judge([Trial(fleet) for fleet in fleets]))
+        answers = iter(trials.judge([sampled(Trial(fleet)) for fleet in fleets]))
         return {i: [next(answers).attains for _ in ns] for i, ns in asked.items()}
 
     starts = [one.cluster.replicas for one in scenarios]

@@ -186,6 +186,8 @@ def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], li
     )
     argv += [] if e.overlap_schedule else ["--disable-overlap-schedule"]
     argv += ["--enable-mixed-chunk"] if e.mixed_chunk else []
+    looks = e.scheduler_recv_interval
+    argv += ["--scheduler-recv-interval", str(looks)] if looks > 1 else []
     notes = ["--max-total-tokens is the KV memory that was simulated; without it SGLang takes what fits"]
     if ranks > 1:
         notes.append(

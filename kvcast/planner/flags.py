@@ -282,6 +282,7 @@ READ: dict[str, dict[str, Reader]] = {
         "--enable-priority-scheduling": lambda _: ["engine.priority_scheduling=true"],
         "--disable-overlap-schedule": lambda _: ["engine.overlap_schedule=false"],
         "--enable-mixed-chunk": lambda _: ["engine.mixed_chunk=true"],
+        "--scheduler-recv-interval": _key("engine.scheduler_recv_interval", int),
     },
     TRTLLM: {
         "--model": model_keys,
@@ -302,6 +303,9 @@ READ: dict[str, dict[str, Reader]] = {
         "--kv-cache-config.max-tokens": _key(TOKENS, int),
         "--kv-cache-config.dtype": _kv_dtype,
         "--kv-cache-config.enable-partial-reuse": _none_of_it,
+        "--kv-cache-config.free-gpu-memory-fraction": _key("engine.gpu_memory_utilization", float),
+        "--kv-cache-free-gpu-memory-fraction": _key("engine.gpu_memory_utilization", float),
+        "--free-gpu-memory-fraction": _key("engine.gpu_memory_utilization", float),
         "--pp-size": _stages,
         "--pipeline-parallel-size": _stages,
         "--ep-size": _experts,
@@ -312,14 +316,7 @@ READ: dict[str, dict[str, Reader]] = {
 """Flag -> scenario keys of its value; a ValueError says that the value is not modelled."""
 
 NOT_MODELLED = frozenset(
-    {
-        "--free-gpu-memory-fraction",
-        "--kv-cache-free-gpu-memory-fraction",
-        "--kv-cache-config.free-gpu-memory-fraction",
-        "--kv-cache-config.host-cache-size",
-        "--attention-backend",
-        "--speculative-config.decoding-type",
-    }
+    {"--kv-cache-config.host-cache-size", "--attention-backend", "--speculative-config.decoding-type"}
 )
 """Flags of TensorRT-LLM that change results and are not simulated; of vLLM and SGLang it is what is left."""
 SGLANG_OFF = {

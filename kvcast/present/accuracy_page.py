@@ -1,104 +1,103 @@
-"""docs/accuracy.md: the silicon rows' scores as a page, with its one figure.
+"""docs/accuracy.md, the page of truth: every set of `kvcast validate`, what it came to, and what it rests on.
 
-The one idea: the page is made of the figures of one run of `kvcast validate silicon` and of the committed rules, so
-nobody types a number.
+The one idea: a table of the sets as they came out of one command, and of what was fitted on each and seen of it
+(kvcast/validation/sets.toml); a set without data, or that was not run, stands there as that.
 
-    kvcast validate silicon --jobs 2 --write docs/accuracy.md
+    kvcast validate --all --jobs 2 --write docs/accuracy.md --table kvcast/trust/evidence.json
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvcast.figures.errors import within
-from kvcast.figures.svg import as_svg
-from kvcast.validation.silicon_rules import Rules, rules
+from kvcast import validation
+from kvcast.present import silicon_section
+from kvcast.present.silicon_section import METRICS
+from kvcast.trust import evidence
+from kvcast.validation import Outcome
+from kvcast.validation.silicon_rules import rules
 from workloads.files import replace_file
 
-METRICS = ("ttft", "tpot")
-HEAD = "| | n | TTFT mean | median | bias | TPOT mean | median | bias | KV binds |"
-RULE = "|---|---|---|---|---|---|---|---|---|"
+SETS = Path(validation.__file__).parent / "sets.toml"
+SILICON = "silicon"
+HEAD = ("| set | held against | of | came out | fitted on it | seen in development |", "|---|---|---|---|---|---|")
+LONGEST = 400
+"""Characters of a headline."""
 
 
-def write(path: Path, figures: Mapping[str, Any]) -> list[Path]:
-    """Write the page, and its figure beside it; the files written."""
-    picture = path.with_suffix(".svg")
-    replace_file(picture, (as_svg(within(_curves(figures["scored"])), "accuracy") + "\n").encode())
-    replace_file(path, page(figures, picture.name, rules()).encode())
-    return [path, picture]
+def write(path: Path, outcomes: Sequence[Outcome], missing: Mapping[str, str]) -> list[Path]:
+    """Write the page, and the figure beside it where there is one; the files written. missing: sets without data."""
+    written = [path]
+    silicon = next((one for one in outcomes if one.name == SILICON), None)
+    if silicon is not None:
+        written.append(path.with_suffix(".svg"))
+        replace_file(written[1], silicon_section.picture(silicon.figures))
+    replace_file(path, page(outcomes, missing, path.with_suffix(".svg").name).encode())
+    return written
 
 
-def _curves(scored: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    kinds = {"dense": False, "mixtures of experts": True}
-    return {
-        f"{kind} {metric.upper()}": found
-        for kind, moe in kinds.items()
-        for metric in METRICS
-        if (found := [row[f"{metric}_error"] for row in scored if row["moe"] == moe])
-    }
+def write_table(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """Write what a run's report looks up (kvcast.trust.evidence)."""
+    rows = [row for one in outcomes if one.name == SILICON for row in evidence.rows_of(one.figures["scored"], SILICON)]
+    replace_file(path, evidence.as_file(rows))
 
 
-def page(figures: Mapping[str, Any], picture: str, file: Rules) -> str:
+def page(outcomes: Sequence[Outcome], missing: Mapping[str, str], picture: str) -> str:
     """The page's text."""
-    left = figures["not_scored"]
+    told = tomllib.loads(SETS.read_text(encoding="utf-8"))
+    by_name = {one.name: one for one in outcomes}
+    silicon = by_name.get(SILICON)
     parts = [
-        "# Accuracy on runs that others measured",
+        "# Accuracy: what was held against what",
         "",
-        "Made by `kvcast validate silicon --write docs/accuracy.md`, of the closed-loop measurements in"
-        " aiconfigurator-core 0.12 (`silicon_sample.csv`, Apache-2.0; install the package, or name the file with"
-        " `--data`). Each row is a scenario made by rule from what is known of its protocol"
-        " ([silicon.toml](../kvcast/validation/silicon.toml)); no parameter was fitted to the rows, but two faults of"
-        " the tables were found on them and mended (below). Errors are of the means, simulated over measured; bias is"
-        " their signed mean, above 0 where kvcast is slower.",
+        "Made by `kvcast validate --all --write docs/accuracy.md --table kvcast/trust/evidence.json`; `kvcast validate"
+        " SET` recomputes one of them ([what each compares](validation.md)). A run's own report names the measured"
+        " servers nearest to it, and how far off they came out.",
         "",
-        f"{figures['rows']:,} rows are scored. Not scored, all others of the file:",
+        badge(outcomes),
         "",
-        *(f"- {count:,}: {why}" for why, count in left.items()),
-        "",
-        f"![Share of rows by error]({picture})",
-        "",
-        "## Named groups",
-        "",
-        HEAD.replace("| n |", "| n | goal, vendor |"),
-        RULE + "---|",
-        *(_row(name, found, _goal(found, file.vendor(name))) for name, found in figures["groups"].items()),
-        "",
-        "Goal and vendor: TTFT / TPOT mean, %. The vendor's are of aiconfigurator's own estimator on the same rows, as"
-        " once worked out beside kvcast; this command does not recompute them. *KV binds*: rows whose places with whole"
-        " prompts and answers need more KV than the replica has.",
-        "",
-        "## What the residuals say",
-        "",
-        *(f"- **{one['of']}**: {one['why']}" for one in file.findings),
-        "",
-        "## By model, GPU and backend",
-        "",
-        HEAD,
-        RULE,
-        *(_row(name, found) for name, found in figures["by_model_gpu_backend"].items()),
+        *HEAD,
+        *(_set(name, one, by_name.get(name), missing.get(name, "")) for name, one in told.items()),
         "",
     ]
-    return "\n".join(parts)
+    return "\n".join(parts + (silicon_section.section(silicon.figures, picture, rules()) if silicon else []))
 
 
-def _row(name: str, found: Mapping[str, Any], goal: str | None = None) -> str:
-    cells = [f"{found['n']:,}"] + ([] if goal is None else [goal])
-    for metric in METRICS:
-        one = found[metric]
-        cells += [f"{100 * one['mean']:.1f}", f"{100 * one['median']:.1f}", f"{100 * one['bias']:+.1f}"]
-    return f"| {name} | {' | '.join(cells)} | {found['kv_binding']} |"
+def badge(outcomes: Sequence[Outcome]) -> str:
+    """The page in a sentence."""
+    passed = [one.name for one in outcomes if one.passed]
+    missed = [one.name for one in outcomes if not one.passed]
+    words = [f"**{len(passed)} of {len(outcomes)} sets pass**" + (f" (not: {', '.join(missed)})" if missed else "")]
+    silicon = next((one for one in outcomes if one.name == SILICON), None)
+    for name in ("dense, protocol known", "mixtures of experts, protocol known"):
+        if silicon is not None and (found := silicon.figures["groups"].get(name)):
+            errors = " / ".join(f"{100 * found[m]['mean']:.0f} %" for m in METRICS)
+            words.append(f"{found['n']:,} measured runs of {name.split(',')[0]}: mean TTFT / TPOT {errors} off")
+    return "; ".join(words) + "."
 
 
-def _goal(found: Mapping[str, Any], vendor: Mapping[str, float]) -> str:
-    goal = found["goal"]
-    words = []
-    if goal:
-        met = all(found[metric]["mean"] <= goal[metric] for metric in METRICS)
-        words.append(f"{_pair(goal)} {'met' if met else '**missed**'}")
-    return "; ".join(words + ([f"vendor {_pair(vendor)}"] if vendor else [])) or "-"
+def _set(name: str, about: Mapping[str, Any], outcome: Outcome | None, why: str) -> str:
+    if outcome is not None:
+        came = f"{'passed' if outcome.passed else '**missed**'}: {headline(outcome, about['headline'])}"
+    else:
+        came = f"**no data**: {why}" if why else "**not run** for this page"
+    cells = (f"`{name}`", about["truth"], about["about"], came, about["fitted"], about["seen"])
+    return f"| {' | '.join(cell.replace('|', ' ') for cell in cells)} |"
 
 
-def _pair(errors: Mapping[str, float]) -> str:
-    return " / ".join(f"{100 * errors[metric]:g}" for metric in METRICS)
+def headline(outcome: Outcome, which: str) -> str:
+    """What of an outcome stands in the table: its last line, its lines with a limit, its means, or its groups."""
+    if which == "mean":
+        rows = {key: row for key, row in outcome.figures.items() if key.startswith("mean_")}
+        words = [f"{key[5:-2].upper()} {100 * row['relative_error']:+.1f} %" for key, row in rows.items()]
+        return f"means {', '.join(words)}"
+    if which == "goals":
+        means = {name: [100 * found[m]["mean"] for m in METRICS] for name, found in outcome.figures["groups"].items()}
+        return "; ".join(f"{name} {ttft:.1f} / {tpot:.1f}" for name, (ttft, tpot) in means.items())
+    if which == "held out":
+        return "; ".join(line for line in outcome.lines if "limit" in line)
+    last = outcome.lines[-1]
+    return last if len(last) <= LONGEST else last[:LONGEST].rsplit(", ", 1)[0] + ", ..."

@@ -85,7 +85,7 @@ def provenance(s: Document, scenario: Scenario, command: str) -> list[str]:
         html_page.section(
             "Step times: where they come from, how accurate they are",
             html_page.table(("", "provenance"), rows, words=True),
-            html_page.lines(accuracy.statement(profile, s["coverage"])),
+            html_page.lines(accuracy.statement(profile, s["coverage"], s.get("measured_servers"))),
         ),
         html_page.section("Glossary", html_page.glossary((label, TERMS[key]) for label, key in GLOSSARY)),
         html_page.section(

@@ -43,6 +43,18 @@ TERMS = {
         " Grafana dashboard. Percentiles are exact, not of histogram buckets. All completed requests, the warm-up's"
         " too."
     ),
+    "block": (
+        "KV memory is given out and reused in whole blocks of so many tokens: what lies beyond the last whole block"
+        " that two prompts share is computed again."
+    ),
+    "life_prompts": (
+        "Each prompt in the order in which the model reads it: tokens that came from the prefix cache, whole blocks"
+        " from its beginning on, and tokens that had to be computed. A prompt's last token is always computed."
+    ),
+    "life_memory": (
+        "Keys and values that the request holds in GPU memory: what the cache gave, what prefill and each output token"
+        " add. The framed part is the step that is told."
+    ),
     "verdict": (
         "Meets: the 95 % interval of every class lies at or above its target. Misses: that of some class lies below it,"
         " or the backlog grows. Not shown: the interval holds the target, so these requests do not tell. A run is one"
@@ -102,6 +114,10 @@ TERMS = {
     "latency_by_rate": (
         "Percentiles of the same simulations. A rate at which the fleet is unstable has none: they would only say how"
         " long the run was."
+    ),
+    "users_served": (
+        "Share of requests within their limits with so many users at once on the answer's fleet, by one run each. A"
+        " fleet is an answer up to the load that it holds, and comes back from where that was asked."
     ),
     "candidates": (
         "Every fleet that was simulated, by TTFT p99 and cost. On the Pareto front of those that meet the target,"

@@ -147,13 +147,21 @@ def _workload_problems(workload: WorkloadConfig) -> Iterator[str]:
 
 
 def _name_problems(scenario: Scenario) -> Iterator[str]:
-    from sim.engines import ENGINES, client_problems
+    from sim.engines import ENGINES, client_problems, having
     from sim.fleet.router import find as find_router
 
+    engine = ENGINES.get(scenario.engine.semantics)
     try:
-        find_router(scenario.cluster.router)
+        asks = find_router(scenario.cluster.router).reads_caches
     except InputError as error:
         yield str(error)
+    else:
+        if asks and engine is not None and not engine.has_oracle:
+            yield (
+                f"[cluster] router = {scenario.cluster.router!r}: it asks caches what they hold, and those of"
+                f" semantics = {scenario.engine.semantics!r} do not say; expected another router, or semantics ="
+                f" {having('has_oracle')!r}"
+            )
     yield from _semantics_problems(scenario.engine)
     if scenario.cluster.sessions_first and scenario.cluster.shed_over is None:
         yield "[cluster] sessions_first = true: expected shed_over with it, which says when anybody is refused"

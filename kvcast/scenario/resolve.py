@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibrate.factors import PLAIN, Factors
 from kvcast.scenario.checks import check
 from kvcast.scenario.fitting import fitting_profile, model_of
 from kvcast.scenario.gpu_prices import priced
@@ -97,6 +98,7 @@ class Resolved:
             hybrid=engine_of(engine).has_groups and not engine.disable_hybrid_kv_cache_manager,
             cached=given.cache.enabled,
             steps=1 + engine.async_scheduling,
+            of_the_rest=engine_of(engine).memory_of_the_rest,
             draft_weights=weights,
             draft_kv=kv,
         )
@@ -117,7 +119,13 @@ class Resolved:
     def host_line(self) -> str:
         """For people: host time, and where it comes from."""
         origins = list(dict.fromkeys(self.origins[key] for key in HOST_KEYS))
-        return f"host time: {self.host.words} ({', '.join(origins)})"
+        line = f"host time: {self.host.words} ({', '.join(origins)})"
+        return line if self.factors == PLAIN else f"{line}; steps take {self.factors.words} (given)"
+
+    @property
+    def factors(self) -> Factors:
+        """How this server's steps differ from the profile's."""
+        return Factors(self.scenario.hardware.dense_factor, self.scenario.hardware.attention_factor)
 
     def step_time(self) -> StepTime:
         from calibrate.latency import step_time
@@ -125,7 +133,9 @@ class Resolved:
         given = self.scenario
         overhead_s = 0.0  # the engine adds [engine] step_overhead_ms itself
         budget = given.engine.max_num_batched_tokens or given.engine.chunked_prefill_size or WHOLE_PROMPTS
-        return step_time(self.profile, self.model, given.model.dtype, self.layout, overhead_s, self.host, budget)
+        return step_time(
+            self.profile, self.model, given.model.dtype, self.layout, overhead_s, self.host, budget, self.factors
+        )
 
     def engine_step_time(self) -> StepTime:
         """The same of the steps that the scheduler takes, drafting included."""

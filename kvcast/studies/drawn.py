@@ -12,6 +12,7 @@ from dataclasses import fields
 
 import numpy as np
 
+from sim.fleet.router import ROUTERS
 from sim.scenario import Scenario
 from workloads.columns import Workload
 
@@ -21,7 +22,8 @@ RANDOM = "random"
 def drawn(scenario: Scenario, workload_of: Callable[[int], Workload]) -> bool:
     """Whether requests, routing or eviction depend on the seed. A user's own policy or router may draw; equal runs are
     found later."""
-    if any(name == RANDOM or ":" in name for name in (scenario.cluster.router, scenario.cache.policy)):
+    router, policy = scenario.cluster.router, scenario.cache.policy
+    if router not in ROUTERS or ROUTERS[router].draws or policy == RANDOM or ":" in policy:
         return True
     return scenario.workload.trace is None or not _alike(workload_of(scenario.seed), workload_of(scenario.seed + 1))
 

@@ -23,13 +23,17 @@ MEANING = {
 """Of the coverage of simulated time."""
 
 
-def statement(profile: Mapping[str, Any], coverage: Mapping[str, float] | None = None) -> list[str]:
+def statement(
+    profile: Mapping[str, Any], coverage: Mapping[str, float] | None = None, servers: Mapping[str, Any] | None = None
+) -> list[str]:
     """Lines about a profile (`DeviceProfile.describe()`) and, of a run, the share of simulated time by what it rests
-    on."""
-    lines = [_kind(profile)]
+    on, and the measured servers nearest to it (`kvcast.trust.evidence`)."""
+    lines = [_kind(profile, servers)]
     if coverage is not None:
         shares = ", ".join(f"{text.percent(coverage[key])} {key}" for key in MEANING)
         lines.append(f"Of the simulated time, {shares}.")
+    if servers is not None:
+        lines.append(f"{servers['words'][:1].upper()}{servers['words'][1:]}.")
     lines.append(_whole())
     lines.append(
         "Not modelled: network between client and engine, tokenizer time (unless engine.frontend_ms is set), other"
@@ -38,7 +42,7 @@ def statement(profile: Mapping[str, Any], coverage: Mapping[str, float] | None =
     return lines
 
 
-def _kind(profile: Mapping[str, Any]) -> str:
+def _kind(profile: Mapping[str, Any], servers: Mapping[str, Any] | None) -> str:
     from kvcast.validation import fit, passes, roofline
 
     if profile["kind"] == "roofline":
@@ -52,8 +56,8 @@ def _kind(profile: Mapping[str, Any]) -> str:
         return (
             "Step times are added up from operators that others measured on this GPU, at the model's shapes or between"
             " their neighbours; points.rests_on states the expected error of each (kvcast validate atlas), and whole"
-            f" passes are within {passes.MEAN:.0%} on average of the tables' own (kvcast validate passes). This model"
-            " was not compared with an engine running on this GPU."
+            f" passes are within {passes.MEAN:.0%} on average of the tables' own (kvcast validate passes)."
+            + (" This model was not compared with an engine running on this GPU." if not _compared(servers) else "")
         )
     if "measured by kvcast calibrate" in str(profile["label"]):
         return (
@@ -69,12 +73,18 @@ def _kind(profile: Mapping[str, Any]) -> str:
     )
 
 
+def _compared(servers: Mapping[str, Any] | None) -> bool:
+    """Whether measured servers of the run's own model, GPU and engine are known."""
+    return servers is not None and servers["nearness"] == "model"
+
+
 def _whole() -> str:
     from kvcast.validation import vllm_rtx4090
 
     return (
-        "The whole simulator was compared with one recorded run of a real engine: vLLM on an RTX 4090, overloaded and"
-        " preempting, kernel tables of the same card. Mean TTFT, TPOT and E2E are held to within"
-        f" {vllm_rtx4090.LIMIT:.0%} of it (kvcast validate vllm-rtx4090); the engine's scheduling and cache rules are"
-        " equal step by step to recorded cases."
+        "Request by request the whole simulator was compared with two recorded runs of vLLM, each with its card's own"
+        " kernel tables: on an RTX 4090, overloaded and preempting, mean TTFT, TPOT and E2E are held to within"
+        f" {vllm_rtx4090.LIMIT:.0%} (kvcast validate vllm-rtx4090); on an RTX PRO 6000 TTFT is beyond that (kvcast"
+        " validate vllm-rtx-pro-6000). The engine's scheduling and cache rules are equal step by step to recorded"
+        " cases. docs/accuracy.md has every comparison."
     )

@@ -30,11 +30,11 @@ SETS = (
     "passes",
     "kv-capacity",
 )
-ASKED_FOR = ("atlas", "engine", "silicon")
-"""Sets that run only when named: atlas and silicon state goals that are not all met, engine compares something of the
-user's own."""
-BUNDLED = ("atlas",)
-"""Sets whose data ships with kvcast."""
+ASKED_FOR = ("vllm-rtx-pro-6000", "atlas", "engine", "silicon")
+"""Sets that run only when named: the first and silicon state goals that are not all met, atlas takes long, engine
+compares something of the user's own."""
+OWN_DATA = ("atlas", "engine", "silicon")
+"""Sets that read nothing of the folder of recorded data."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,15 @@ def chosen(names: Sequence[str]) -> list[str]:
     return list(names) or list(SETS)
 
 
+def everything() -> list[str]:
+    """Every set but the user's own recording."""
+    return [name for name in (*SETS, *ASKED_FOR) if name != "engine"]
+
+
 def data_dir(given: Path | None, name: str, options: dict[str, Any]) -> Path | None:
     """The folder of recorded data: --data, else $KVCAST_DATA; None where a set has its own folder (engine-cases
     --cases, engine --record)."""
-    if given is None and ((name == "engine-cases" and options.get("cases")) or name in (*ASKED_FOR, *BUNDLED)):
+    if given is None and ((name == "engine-cases" and options.get("cases")) or name in OWN_DATA):
         return None
     folder = given or (Path(os.environ["KVCAST_DATA"]) if os.environ.get("KVCAST_DATA") else None)
     if folder is None:

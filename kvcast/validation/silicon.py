@@ -67,6 +67,9 @@ def run(data: Path | None, **options: Any) -> Outcome:
     for one in sorted(scored, key=lambda one: one.row.key):
         by_key.setdefault(one.row.key, []).append(one)
     lines += [HEAD, *(told(group.name, found, group.goal) for group, found in by_group if found)]
+    for half, held in (("looked at", False), ("held back", True)):
+        parts = [(g, [one for one in found if one.row.held_back == held]) for g, found in by_group]
+        lines += [HEAD, *(told(f"{group.name}, {half}", found, {}) for group, found in parts if found)]
     lines += [HEAD, *(told(key, found, {}) for key, found in by_key.items())]
     missed = [group.name for group, found in by_group if found and not meets(found, group.goal)]
     lines.append(f"goals missed: {', '.join(missed)}" if missed else "every group meets its goal")
@@ -74,6 +77,7 @@ def run(data: Path | None, **options: Any) -> Outcome:
         "rows": len(scored),
         "not_scored": dict(reasons.most_common()),
         "groups": {g.name: {**summary(found), "goal": dict(g.goal)} for g, found in by_group if found},
+        "halves": {group.name: halves(found) for group, found in by_group if found},
         "by_model_gpu_backend": {key: summary(found) for key, found in by_key.items()},
         "scored": [_figures(one) for one in scored],
         "refused": [{"id": one.row.id, "why": one.why} for one in refused],
@@ -104,6 +108,16 @@ def summary(found: Sequence[Scored]) -> dict[str, Any]:
         size = [abs(error) for error in errors]
         made[metric] = {"mean": fmean(size), "median": median(size), "bias": fmean(errors)}
     return made
+
+
+def halves(found: Sequence[Scored]) -> dict[str, Any]:
+    """The summary of the rows whose residuals may be looked at, and of those that are only scored."""
+    parts = {"looked_at": False, "held_back": True}
+    return {
+        name: summary(part)
+        for name, held in parts.items()
+        if (part := [one for one in found if one.row.held_back == held])
+    }
 
 
 def meets(found: Sequence[Scored], goal: Any) -> bool:
@@ -164,7 +178,14 @@ def _short(words: str, row: Row) -> str:
 def _figures(one: Scored) -> dict[str, Any]:
     errors = {f"{metric}_error": one.error(metric) for metric in METRICS}
     mine = {"simulated_ttft_s": one.ttft_s, "simulated_tpot_s": one.tpot_s, "kv_share": one.kv_share}
-    return {**asdict(one.row), "moe": one.row.moe, **mine, "preempted": one.preempted, **errors}
+    return {
+        **asdict(one.row),
+        "moe": one.row.moe,
+        "held_back": one.row.held_back,
+        **mine,
+        "preempted": one.preempted,
+        **errors,
+    }
 
 
 def by_words(found: Sequence[Scored]) -> Iterator[str]:

@@ -142,4 +142,4 @@ def _tell_times(
     """When clients have had the tokens of the steps that rows have come to since the last look."""
     known = np.isnan(times_s[rows]) & (np.frombuffer(steps, np.int64)[rows] >= 0)  # type: ignore[call-overload]
     for row in rows[known].tolist():
-        times_s[row] = replicas[log.replica[row]].record.told_s[steps[row]]
+        times_s[row] = replicas[log.replica[row]].record.told_s(steps[row])

@@ -87,7 +87,7 @@ class Replica:
         self.most_steps = STRETCH_STEPS if fast_forward else 1
         self.life = life
         self.step_log = step_log
-        self.record = StepRecord()
+        self.record = StepRecord(packs=log.packs)
         self.state = UP
         self._held_s: list[tuple[float, float]] = []  # from when to when it has held its GPUs
         self._since_s = env.now
@@ -106,7 +106,7 @@ class Replica:
     def _renew(self) -> None:
         """An engine as it starts: nothing in its memory, nobody in its queue."""
         self.scheduler = self._make(self.index)
-        self.scheduler.begin_at(len(self.record.end_s))
+        self.scheduler.begin_at(len(self.record.times))
         self._speculates = hasattr(self.scheduler, "emits")
         self._door = self._make_door()
         self._idle: simpy.Event | None = None  # waiting for work
@@ -323,6 +323,23 @@ class Replica:
     def waiting(self) -> int:
         """Requests in its front end and its queue."""
         return len(self._coming) + len(self._held) + len(self.scheduler.waiting)
+
+    @property
+    def now_s(self) -> float:
+        return self.env.now
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of its KV blocks with a reference, as of the last change of its batch."""
+        return self.record.last_in_use / (self.scheduler.cache.total or 1)
+
+    def cached_tokens(self, request: int) -> int:
+        """Tokens of a prompt that its caches hold now (Engine.has_oracle)."""
+        return self.scheduler.cached_tokens(request)
+
+    def has_answered(self, request: int) -> bool:
+        """Whether a request of it has its first token."""
+        return self.log.first_step[request] >= 0
 
     def load_tokens(self) -> int:
         """Tokens on their way, waiting and running here now, the present stretch included."""

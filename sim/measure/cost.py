@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.recording import Recording, Steps
+from sim.measure.judged import dollars, pair
+from sim.recording import Recording, Steps, by_replica
 from workloads import portable
 
 
@@ -25,16 +26,20 @@ def busy_gpu_s(rec: Recording, new_prompt_tokens: np.ndarray, gpus_per_replica: 
     new_prompt_tokens: prompt tokens each request had to compute (recomputed ones included), int64 [n].
     """
     share = np.zeros(len(rec.replica))
-    for replica, steps in enumerate(rec.steps):
-        rows = np.flatnonzero((rec.replica == replica) & ~np.isnan(rec.admit_s))
-        if len(rows) and len(steps.end_s):
-            share[rows] = _replica_share(rec, steps, rows, replica, new_prompt_tokens[rows])
+    listed = by_replica(rec.replica[rec.gaps_request], len(rec.steps))
+    for steps, of, gaps in zip(rec.steps, by_replica(rec.replica, len(rec.steps)), listed, strict=True):
+        rows = of[~np.isnan(rec.admit_s[of])]
+        if len(rows) and len(steps):
+            share[rows] = _replica_share(rec, steps, rows, gaps, new_prompt_tokens[rows])
     return share * gpus_per_replica
 
 
-def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int, new_tokens: np.ndarray) -> np.ndarray:
-    n = len(steps.end_s)
-    per_token = steps.duration_s / np.maximum(steps.n_decode + steps.prefill_tokens, 1)
+def _replica_share(
+    rec: Recording, steps: Steps, rows: np.ndarray, gaps: np.ndarray, new_tokens: np.ndarray
+) -> np.ndarray:
+    """gaps: those listed of its requests."""
+    n, duration_s = len(steps), steps.duration_s
+    per_token = duration_s / np.maximum(steps.n_decode + steps.prefill_tokens, 1)
     # decode: one token in every step after the first-token step, except in the listed gaps and where prefills make
     # decodes wait
     decoding = np.where(steps.n_decode > 0, per_token, 0.0) if rec.prefill_pauses else per_token
@@ -44,9 +49,8 @@ def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int,
     first = np.where(rec.first_step[rows] < 0, n - 1, rec.first_step[rows])
     last = np.where(rec.last_step[rows] < 0, n - 1, rec.last_step[rows])
     decode = spent[last + 1] - spent[first + 1]
-    listed = rec.replica[rec.gaps_request] == replica
-    silent = spent[rec.gaps_to_step[listed]] - spent[rec.gaps_from_step[listed] + 1]
-    decode -= np.bincount(rec.gaps_request[listed], weights=silent, minlength=len(rec.replica))[rows]
+    silent = spent[rec.gaps_to_step[gaps]] - spent[rec.gaps_from_step[gaps] + 1]
+    np.subtract.at(decode, np.searchsorted(rows, rec.gaps_request[gaps]), silent)
     del decoding, spent  # a long run has many steps
     # prefill: mean price of the prefill tokens between admission and first token
     per_token *= steps.prefill_tokens
@@ -55,7 +59,7 @@ def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int,
     admit = np.minimum(admit, first)
     tokens = count[first + 1] - count[admit]
     prefill = new_tokens * (price[first + 1] - price[admit]) / np.maximum(tokens, 1)
-    owed = max(portable.total(steps.duration_s) - portable.total(decode), 0.0)
+    owed = max(portable.total(duration_s) - portable.total(decode), 0.0)
     paid = portable.total(prefill)
     if (
         rec.retries is not None or rec.clients is not None
@@ -94,26 +98,16 @@ def cost_summary(
     session_hours = np.bincount(inverse, weights=hours[inside], minlength=len(ids))
     gpu_hours = held_gpu_s / 3600
 
-    def usd(value: float) -> float | None:
-        return None if usd_per_hour is None else value * usd_per_hour
-
     n, tokens = (
         int(inside.sum()),
         {"input": input_tokens, "output": output_tokens, "total": input_tokens + output_tokens},
     )
     hours_per_million = {name: gpu_hours / count * 1e6 if count else None for name, count in tokens.items()}
-    cost = {
-        "gpu_hour_usd": usd_per_hour,
-        "usd": usd(gpu_hours),
-        **{
-            f"usd_per_million_{name}_tokens": None if spent is None else usd(spent)
-            for name, spent in hours_per_million.items()
-        },
+    used: dict[str, Any] = {
         **{f"gpu_hours_per_million_{name}_tokens": spent for name, spent in hours_per_million.items()},
-        "usd_per_request": usd(gpu_hours / n) if n else None,
-        "usd_per_session": usd(gpu_hours / len(ids)) if len(ids) else None,
         "sessions": len(ids),
     }
+    cost = {**dollars(used, gpu_hours, n, usd_per_hour), **used}
     counts = np.bincount(inverse, minlength=len(ids))
     return cost, hours, {"session_id": ids, "requests": counts, "gpu_hours": session_hours}
 
@@ -136,11 +130,10 @@ def cache_worth(on: Mapping[str, Any], off: Mapping[str, Any] | None = None) -> 
     for name in ("ttft", "e2el"):
         for stat in ("mean", "p50", "p99"):
             before, after = off["latency"][name][stat], on["latency"][name][stat]
-            worth[f"{stat}_{name}_ms"] = {"off": before, "on": after, "saved_share": _saved(before, after)}
+            worth[f"{stat}_{name}_ms"] = pair(before, after)
     for key in ("gpu_busy_s", "gpu_hours"):
-        worth[key] = {"off": off[key], "on": on[key], "saved_share": _saved(off[key], on[key])}
-    before, after = off["cost"]["usd"], on["cost"]["usd"]
-    worth["cost_usd"] = {"off": before, "on": after, "saved_share": _saved(before, after)}
+        worth[key] = pair(off[key], on[key])
+    worth["cost_usd"] = pair(off["cost"]["usd"], on["cost"]["usd"])
     worth["attainment"] = {"off": off["attainment"], "on": on["attainment"]}
     worth["stable"] = {"off": off["stable"], "on": on["stable"]}
     return worth
@@ -148,7 +141,3 @@ def cache_worth(on: Mapping[str, Any], off: Mapping[str, Any] | None = None) -> 
 
 def _share(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else part / whole
-
-
-def _saved(before: float | None, after: float | None) -> float | None:
-    return None if after is None or not before else 1 - after / before

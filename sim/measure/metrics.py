@@ -1,21 +1,18 @@
 """Latency, throughput and SLO statistics of a Recording; docs/metrics.md has one definition for each.
 
-The one idea: inter-token gaps are never listed one by one. A request emits one token at the end of every step from its
-first to its last (with SGLang's semantics, of every step that decodes), so the pooled ITL distribution is the gaps
-between those ends weighted by how many requests span them (a difference array and a cumsum), plus the few gaps the
-recording lists. Percentiles of the weighted values equal `numpy.percentile` of the pooled list.
+Inter-token gaps are those of sim.measure.gaps.
 
     python -m pytest tests/test_metrics.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from sim.recording import ABANDONED, ABORTED, COMPLETED, NOT_ARRIVED, UNFINISHED, Recording, Samples, Steps
+from sim.recording import ABANDONED, ABORTED, COMPLETED, NOT_ARRIVED, UNFINISHED, Recording, Samples, Steps, by_replica
 from sim.scenario import SloClass, SloConfig
 from workloads import portable
 from workloads.columns import Workload
@@ -109,58 +106,8 @@ def describe(values: np.ndarray) -> dict[str, float | None]:
     """mean, median, std (population) and p50 to p99 of the values that are not NaN; None when there are none."""
     values = values[~np.isnan(values)]
     if not len(values):
-        return _named(None, None, None)
-    return _named(portable.mean(values), portable.std(values), np.percentile(values, PERCENTILES))
-
-
-def describe_weighted(
-    values: np.ndarray, counts: np.ndarray, buckets: np.ndarray | None = None
-) -> dict[str, float | None]:
-    """`describe` of the list that holds values[i] counts[i] times; values >= 0 in any order, counts whole and >= 0.
-
-    Exact without a sort: a histogram over `value_buckets` finds the few buckets that hold the wanted ranks.
-    """
-    buckets = value_buckets(values) if buckets is None else buckets
-    per_bucket = np.zeros(int(buckets.max(initial=0)) + 1)
-    for at in range(0, len(values), AT_ONCE):
-        per_bucket += np.bincount(
-            buckets[at : at + AT_ONCE], weights=counts[at : at + AT_ONCE], minlength=len(per_bucket)
-        )
-    below = per_bucket.cumsum()
-    n = int(below[-1])
-    if not n:
-        return _named(None, None, None)
-    mean = dot(values, counts) / n
-    squares = 0.0
-    for at in range(0, len(values), AT_ONCE):
-        deviation = values[at : at + AT_ONCE] - mean
-        squares += dot(deviation * deviation, counts[at : at + AT_ONCE])
-    std = float(np.sqrt(squares / n))
-    place = np.array(PERCENTILES) / 100 * (n - 1)
-    rank = np.floor(place)
-    ranks = np.concatenate([rank, np.minimum(rank + 1, n - 1)])
-    wanted = np.zeros(len(per_bucket), bool)
-    wanted[np.searchsorted(below, ranks, side="right")] = True
-    near = np.flatnonzero(wanted[buckets])
-    near = near[np.argsort(values[near])]
-    # ranks among the kept values: those of whole buckets left out below come off
-    total = counts[near].cumsum()
-    gone = np.where(wanted, 0, per_bucket).cumsum()[np.searchsorted(below, ranks, side="right")]
-    found = values[near[np.searchsorted(total, ranks - gone, side="right")]]
-    lower, upper = np.split(found, 2)
-    return _named(mean, std, lower + (upper - lower) * (place - rank))
-
-
-def value_buckets(values: np.ndarray) -> np.ndarray:
-    """int32 [n] >= 0 that never decreases with the value (>= 0): the leading bits of a double, steps of 2**-12 or
-    less."""
-    if not len(values):
-        return np.empty(0, np.int32)
-    positive = np.ascontiguousarray(values, np.float64)
-    leading = (positive + 0.0).view(np.int64)  # + 0.0: a negative zero has its sign bit set
-    leading >>= 40
-    leading -= leading.min()
-    return leading.astype(np.int32)
+        return named(None, None, None)
+    return named(portable.mean(values), portable.std(values), np.percentile(values, PERCENTILES))
 
 
 def dot(a: np.ndarray, b: np.ndarray) -> float:
@@ -168,77 +115,31 @@ def dot(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.einsum("i,i", a, b))
 
 
-def _named(mean: float | None, std: float | None, percentiles: np.ndarray | None) -> dict[str, float | None]:
+def named(mean: float | None, std: float | None, percentiles: np.ndarray | None) -> dict[str, float | None]:
     ps = {f"p{p}": None if percentiles is None else float(percentiles[i]) for i, p in enumerate(PERCENTILES)}
     return {"mean": mean, "median": ps["p50"], "std": std, **ps}
 
 
-def gap_values(rec: Recording) -> np.ndarray:
-    """float64 [m]: the lengths of all gaps that consecutive output tokens can have: between step ends, then the listed
-    ones."""
-    told_s = rec.told_s
-    ends = [t if emitting is None else t[emitting] for t, emitting in zip(told_s, _emitting(rec), strict=True)]
-    values = np.empty(sum(max(len(e) - 1, 0) for e in ends) + len(rec.gaps_request))
-    at = 0
-    for end_s in ends:
-        if len(end_s) > 1:
-            np.subtract(end_s[1:], end_s[:-1], out=values[at : at + len(end_s) - 1])
-            at += len(end_s) - 1
-    gap_replica = rec.replica[rec.gaps_request]
-    for replica, t in enumerate(told_s):
-        gaps = np.flatnonzero(gap_replica == replica)
-        values[at + gaps] = t[rec.gaps_to_step[gaps]] - t[rec.gaps_from_step[gaps]]
-    return values
-
-
-def _emitting(rec: Recording) -> list[np.ndarray | None]:
-    """Per replica the steps in which whoever decodes emits a token, int64; None: all of them."""
-    return [np.flatnonzero(steps.n_decode > 0) if rec.prefill_pauses else None for steps in rec.steps]
-
-
-def _place(emitting: np.ndarray | None, step: np.ndarray) -> np.ndarray:
-    """Position of a step, or of the next one in which decodes emit, among those."""
-    return step if emitting is None else np.searchsorted(emitting, step)
-
-
-def gap_counts(rec: Recording, group: np.ndarray) -> np.ndarray:
-    """float64 [m]: how many of the group's tokens followed each gap of `gap_values`; whole numbers.
-
-    group: bool [n requests]; only requests with a last step may be in it.
-    """
-    emitting = _emitting(rec)
-    sizes = [max(len(s.end_s if e is None else e) - 1, 0) for s, e in zip(rec.steps, emitting, strict=True)]
-    counts = np.zeros(sum(sizes) + len(rec.gaps_request))
-    listed = group[rec.gaps_request]
-    counts[sum(sizes) :] = listed
-    gap_replica = np.where(listed, rec.replica[rec.gaps_request], -1)
-    replica_of = np.where(group, rec.replica, -1)
-    at = 0
-    for replica, size in enumerate(sizes):
-        if size:
-            member, gaps = np.flatnonzero(replica_of == replica), np.flatnonzero(gap_replica == replica)
-            e, here = emitting[replica], counts[at : at + size]
-            _change(here, _place(e, rec.first_step[member]), _place(e, rec.last_step[member]), 1.0)
-            _change(here, _place(e, rec.gaps_from_step[gaps]), _place(e, rec.gaps_to_step[gaps]), -1.0)
-            np.cumsum(here, out=here)
-        at += size
-    return counts
-
-
-def _change(here: np.ndarray, first: np.ndarray, last: np.ndarray, by: float) -> None:
-    """Add to here [n] how the number of [first, last] that hold both step i and i + 1 differs from i - 1, times
-    `by`."""
-    np.add.at(here, first[first < len(here)], by)
-    np.add.at(here, last[last < len(here)], -by)
+def emitting_steps(rec: Recording, replica: int) -> np.ndarray | None:
+    """Its steps in which whoever decodes emits a token, int64; None: all of them."""
+    return np.flatnonzero(rec.steps[replica].n_decode > 0) if rec.prefill_pauses else None
 
 
 def limits_of(workload: Workload, slo: SloConfig) -> list[tuple[str, SloClass]]:
     """(SLO class name, limits) of every workload class. A class that [slo.classes] does not name has the default
     limits."""
+    return limits_by(padded_slo(workload), slo)
+
+
+def padded_slo(workload: Workload) -> list[str]:
+    """The SLO class that every workload class names; "" where it names none."""
+    return [*workload.class_slo, *[""] * (len(workload.class_names) - len(workload.class_slo))]
+
+
+def limits_by(class_slo: Sequence[str], slo: SloConfig) -> list[tuple[str, SloClass]]:
+    """`limits_of` workload classes by the SLO class that each of them names."""
     default = SloClass(slo.ttft_s, slo.tpot_s, slo.e2e_s, slo.attainment)
-    names = [name if name in slo.classes else "" for name in workload.class_slo]
-    names += [""] * (len(workload.class_names) - len(names))
-    return [(name, slo.classes[name] if name else default) for name in names]
+    return [(name, slo.classes[name]) if name in slo.classes else ("", default) for name in class_slo]
 
 
 def has_limit(limits: SloClass) -> bool:
@@ -246,7 +147,7 @@ def has_limit(limits: SloClass) -> bool:
 
 
 def good(
-    times: dict[str, np.ndarray], completed: np.ndarray, class_id: np.ndarray, limits: Sequence[SloClass]
+    times: Mapping[str, np.ndarray], completed: np.ndarray, class_id: np.ndarray, limits: Sequence[SloClass]
 ) -> np.ndarray:
     """bool [n]: completed within every limit of its class. An undefined TPOT (one output token) meets its limit."""
     ok = completed.copy()
@@ -260,22 +161,20 @@ def tokens_emitted(rec: Recording, window: Window) -> int:
     """Output tokens that clients had inside the window, of all requests."""
     if rec.verified is not None:
         return sum(
-            int(emitted[window.holds(told_s)].sum())
-            for emitted, told_s in zip(rec.verified.emitted, rec.told_s, strict=True)
+            int(emitted[window.holds(rec.told_s(replica))].sum())
+            for replica, emitted in enumerate(rec.verified.emitted)
         )
     total = 0
-    for replica, (steps, emitting) in enumerate(zip(rec.steps, _emitting(rec), strict=True)):
-        sampled = (rec.replica == replica) & (rec.first_step >= 0)
-        if not sampled.any():
+    listed_of = by_replica(rec.replica[rec.gaps_request], len(rec.steps))
+    for replica, rows in enumerate(by_replica(rec.replica, len(rec.steps))):
+        sampled, listed, steps = rows[rec.first_step[rows] >= 0], listed_of[replica], rec.steps[replica]
+        if not len(sampled):
             continue
-        last = np.where(
-            rec.last_step < 0, len(steps.end_s) - 1, rec.last_step
-        )  # unfinished: still at it when the run stopped
-        told_s = rec.told_s[replica]
+        told_s, emitting = rec.told_s(replica), emitting_steps(rec, replica)
         before = int(np.searchsorted(told_s, window.start_s, side="left"))  # first step whose tokens are of the window
         after = int(np.searchsorted(told_s, window.end_s, side="right"))
-        first, last = rec.first_step[sampled], last[sampled]
-        listed = rec.replica[rec.gaps_request] == replica
+        first, last = rec.first_step[sampled], rec.last_step[sampled]
+        last = np.where(last < 0, len(steps) - 1, last)  # unfinished: still at it when the run stopped
         silent_first, silent_last = rec.gaps_from_step[listed] + 1, rec.gaps_to_step[listed] - 1
         if emitting is not None:  # what prefills sampled is counted here, what decodes sampled below
             resumed = silent_last + 1
@@ -357,10 +256,11 @@ def step_shares(all_steps: Sequence[Steps], window: Window) -> dict[str, float]:
 
 def inside(steps: Steps, window: Window) -> tuple[slice, np.ndarray]:
     """The steps that reach into the window, and the seconds of each that lie in it."""
-    lo = int(np.searchsorted(steps.end_s, window.start_s, side="right"))
-    hi = int(np.searchsorted(steps.end_s, window.end_s, side="left")) + 1
+    end_s = steps.end_s
+    lo = int(np.searchsorted(end_s, window.start_s, side="right"))
+    hi = int(np.searchsorted(end_s, window.end_s, side="left")) + 1
     d = steps.duration_s[lo:hi].copy()
     if len(d):  # only its first and last step can reach over an edge
-        d[0] = min(d[0], float(steps.end_s[lo]) - window.start_s)
-        d[-1] = max(0.0, d[-1] - max(0.0, float(steps.end_s[lo:hi][-1]) - window.end_s))
+        d[0] = min(d[0], float(end_s[lo]) - window.start_s)
+        d[-1] = max(0.0, d[-1] - max(0.0, float(end_s[lo:hi][-1]) - window.end_s))
     return slice(lo, hi), d

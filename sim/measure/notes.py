@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sim.measure import judged
 from sim.measure.causes import Causes
 from sim.measure.metrics import Window
 from sim.measure.numbers import MEANS_ONLY, OVERLOADED_TRACE
@@ -56,20 +57,6 @@ def notes(
             f" {c['timeouts']} given up, {c['retries']} retries; {c['wasted_tokens']} tokens were computed for nobody"
             f" ({c['wasted_share'] or 0:.1%}). Times count from the first attempt, hits and tokens are of the last"
         )
-    if summary.get("fell"):
-        f = summary["fell"]
-        of = f" of {f['group']}" if f["group"] else ""
-        notes.append(
-            f"held, then fell: {f['before']:.1%} of the arrivals{of} until"
-            f" {f['at_s']:.6g} s met their limits, {f['after']:.1%} from then on, never again the"
-            f" {f['target']:.1%} asked for: the attainment of the whole window is a mean of two states, and of a longer"
-            " run it would be lower."
-            + (
-                ""
-                if summary.get("regime")
-                else " Overloaded since, or a second state that keeps itself up (metastable): kvcast resilience tells"
-            )
-        )
     if summary["censored"]:
         missing = summary["arrived"] - summary["completed"]
         notes.append(
@@ -103,10 +90,7 @@ def notes(
         notes.append(scenario.hardware.layout.caution)
     if summary["step_flops"] is not None and summary["peaks"] is None:
         notes.append("MFU and MBU unknown: no data-sheet peaks for this profile's device and type")
-    unnamed = sorted({s for s in workload.class_slo if s and s not in scenario.slo.classes})
-    if unnamed and summary["attainment"] is not None:
-        notes.append(f"SLO classes without limits of their own use the default limits: {', '.join(unnamed)}")
     for cause, known in causes.determinable.items():
         if not known:
             notes.append(f"{cause} is not determinable for this workload: such tokens are counted as cold")
-    return tuple(notes)
+    return (*notes, *judged.notes(summary, workload.class_slo, scenario.slo))

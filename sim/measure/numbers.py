@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.measure import metrics
+from sim.measure import gaps, metrics
 from sim.measure.causes import CAUSES, Causes
 from sim.measure.metrics import Window
 from sim.measure.stability import Stability
@@ -30,14 +30,11 @@ COUNTING_RULE = "full blocks found at first admission / prompt tokens, whole clu
 def latencies(
     rec: Recording, times: dict[str, np.ndarray], groups: list[np.ndarray]
 ) -> list[dict[str, dict[str, float | None]]]:
-    gaps = metrics.gap_values(rec)
-    gaps *= 1e3
-    buckets = metrics.value_buckets(gaps)
     column = {"ttft": "ttft_s", "tpot": "tpot_s", "e2el": "e2e_s", "queue": "queue_s"}
     tables = []
-    for group in groups:
+    for group, itl in zip(groups, gaps.describe(rec, groups), strict=True):
         table = {name: metrics.describe(times[column[name]][group] * 1e3) for name in column}
-        table["itl"] = metrics.describe_weighted(gaps, metrics.gap_counts(rec, group), buckets)
+        table["itl"] = itl
         tables.append({name: table[name] for name in LATENCIES})
     return tables
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def admit(s: SGLangScheduler, now_s: float) -> list[tuple[RadixRequest, int]]:
     """The prefill batch of this step, with each one's tokens; empty when none can be formed."""
     waiting, most, running = s.waiting, s.p.max_num_seqs, len(s.batch.members)
-    if (s.full or not waiting) and s.chunked is None:
+    if (s.full or not waiting.queue) and s.chunked is None:
         return []
     if running >= most and s.chunked is None:
         s.full = True
@@ -29,7 +29,7 @@ def admit(s: SGLangScheduler, now_s: float) -> list[tuple[RadixRequest, int]]:
     if chunked is not None:
         _go_on(s, adder, chunked)
     state = OTHER if adder.spent() else CONTINUE  # by a chunk that goes on, or decodes that ride along
-    while state == CONTINUE and waiting:
+    while state == CONTINUE and waiting.queue:
         if running + len(adder.batch) >= most:
             s.full = True
             break

@@ -31,7 +31,7 @@ from sim.sglang.radix import RadixCache
 from sim.sglang.ratio import NewTokenRatio
 from sim.sglang.result import Result, leave, read, sampled
 from sim.sglang.retraction import retract
-from sim.sglang.waiting import Waiting
+from sim.sglang.waiting import DECODE, IDLE, PREFILL, Waiting
 from workloads.errors import InputError
 
 NOBODY: set[RadixRequest] = set()
@@ -56,7 +56,14 @@ class SGLangScheduler:
         cache.clock += 2  # the tree that SGLang's orders keep of the waiting takes two ticks
         refreshes = params.caching and params.policy == "lru"
         self.waiting = Waiting(
-            cache, self.b, params.schedule_policy, params.priority_scheduling, refreshes, self._build, token_paths.build
+            cache,
+            self.b,
+            params.schedule_policy,
+            params.priority_scheduling,
+            refreshes,
+            self._build,
+            token_paths.build,
+            params.scheduler_recv_interval,
         )
         self.waiting_tokens = 0
         self.running: dict[RadixRequest, None] = {}  # everybody admitted
@@ -95,10 +102,12 @@ class SGLangScheduler:
     def submit(self, request: int) -> bool:
         """Queue a request. True when the present decode stretch must be cut for it."""
         self.waiting_tokens += self.log.prompt[request]
-        self.waiting.add(request)
+        self.waiting.come(request)
         return self.joins_next()
 
     def joins_next(self) -> bool:
+        if self.waiting.interval > 1:
+            return True  # a stretch lasts until the engine looks
         return not self.full and not self.chunks and len(self.running) < self.p.max_num_seqs
 
     def _build(self, request: int) -> RadixRequest:
@@ -113,6 +122,7 @@ class SGLangScheduler:
     # -- one step ---------------------------------------------------------------------------------------------------
     def schedule(self, now_s: float) -> bool:
         """Decide one step; False when nothing could be scheduled (then it was no step)."""
+        self.waiting.look(PREFILL if self.chunks else DECODE if self.decoded else IDLE)
         self._begin()
         self.chunks = admit(self, now_s)
         if self.chunks:
@@ -206,7 +216,7 @@ class SGLangScheduler:
             need = batch.pages()
         self.steps += 1
         self._decode_all(need)
-        self.steady = self.full or not self.waiting
+        self.steady = self.full or not self.waiting.queue
 
     def _leave_out(self) -> None:
         """Who has sampled its last output, which nobody has read, takes no part."""
@@ -314,7 +324,7 @@ class SGLangScheduler:
         """A step's row, when its result is read after the next is decided; else who is in it, for `row_at_end`."""
         decodes = self.batch.members if self.decoded else ()
         scheduled = [*((r.id, n) for r, n in self.chunks), *((r.id, 1) for r in decodes)]
-        self._scheduled = ("P" if self.chunks else "D", scheduled, len(self.waiting))
+        self._scheduled = ("P" if self.chunks else "D", scheduled, len(self.waiting.queue))
         return self._row() if self.overlap and scheduled else None
 
     def row_at_end(self) -> tuple | None:

@@ -17,6 +17,8 @@ def plan(s: SGLangScheduler, most: int) -> int:
     if not s.steady or not s.decoded:
         return 1
     steps, decodes = s.batch.steps, s.batch.decodes
+    if s.waiting.unread:
+        most = min(most, s.waiting.decodes_until_look())
     k = min(most, decodes.next_finish() - steps + 1) - 1
     spare = s.cache.blank - s.decoded  # a step wants a page for everybody before it starts
     if k <= 0 or spare < 0:
@@ -32,6 +34,7 @@ def take(s: SGLangScheduler, k: int) -> None:
         s.cache.take(need)
     s.steps += k
     batch.steps += k
+    s.waiting.skip(k)
     s.new_token_ratio.decay(k)
     s.decode_before, s.last_decode = s.steps - 2, s.steps - 1
     s.result.first = []  # of the last step nobody's decode is the first

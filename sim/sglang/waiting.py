@@ -3,7 +3,8 @@ subtree.
 
 The one idea: a pass sorts the queue in place, with a stable sort, so ties keep what earlier passes left; whoever is
 admitted was at the front, since the first rejection ends a pass. First come, first served never sorts and keeps bare
-ids until a request comes near the front, so that a long queue costs little."""
+ids until a request comes near the front, so that a long queue costs little. With scheduler_recv_interval above 1 who
+has come waits unread, in order, until the engine looks (`look`)."""
 
 from __future__ import annotations
 
@@ -20,6 +21,9 @@ REFRESH_REQUESTS = 128
 LPM_LONGEST_QUEUE = 128
 IN_BATCH_SHARED = 32
 """Tokens: who hits no more than this in the cache and shares at least this with somebody ahead is put last (lpm)."""
+DECODE, PREFILL, IDLE = 1, 1000, 0
+"""What a pass counts for towards scheduler_recv_interval, by the step before it. An idle engine counts 1 a pass too,
+but makes thousands a second: it looks at once."""
 
 
 class Waiting:
@@ -34,6 +38,7 @@ class Waiting:
         refreshes: bool,
         build: Callable[[int], RadixRequest],
         token_path: Callable[[int], Path],
+        interval: int = 1,
     ) -> None:
         self.cache = cache
         self.page = page
@@ -43,6 +48,9 @@ class Waiting:
         # a queue that is too long for longest-prefix order is first come, first served
         self._refreshed_from = {"fcfs": 1, "lof": 1, "lpm": LPM_LONGEST_QUEUE + 1}.get(order, 0) if refreshes else 0
         self._order = ORDERS[order] if order != "fcfs" or by_priority else None
+        self.interval = interval
+        self.unread: list[int] = []  # have come, and the engine has not looked
+        self._counted = 0  # since it last has
         self.passes = 0  # of the refresh
         self._sorted = 0  # leading requests that an earlier pass has put in order
         self.queue: deque[RadixRequest] | list[RadixRequest] = (
@@ -50,14 +58,38 @@ class Waiting:
         )  # bare ids under first come, first served
 
     def __len__(self) -> int:
-        return len(self.queue)
+        """Everybody who has come, read or not."""
+        return len(self.queue) + len(self.unread)
 
-    def add(self, request: int) -> None:
+    def come(self, request: int) -> None:
+        if self.interval > 1:
+            self.unread.append(request)
+        else:
+            self._add(request)
+
+    def look(self, step_before: int) -> None:
+        """A pass begins, after a step that was IDLE, DECODE or PREFILL: read who has come, when it is time."""
+        self._counted += step_before
+        if step_before == IDLE or self._counted >= self.interval:
+            self._counted = 0
+            for request in self.unread:
+                self._add(request)
+            self.unread.clear()
+
+    def decodes_until_look(self) -> int:
+        """How many passes from here, this one included, read nobody though each follows a decode."""
+        return self.interval - self._counted
+
+    def skip(self, passes: int) -> None:
+        """So many passes after decodes, in which nobody who has come is unread, or none looks."""
+        self._counted = (self._counted + passes) % self.interval
+
+    def _add(self, request: int) -> None:
         self.queue.append(request if self._order is None else self._build(request))  # type: ignore[arg-type]
 
     def ids(self) -> list[int]:
         """Everybody in it, in order."""
-        return [r if isinstance(r, int) else r.id for r in self.queue]
+        return [r if isinstance(r, int) else r.id for r in self.queue] + self.unread
 
     def put_last(self, r: RadixRequest) -> None:
         """A retracted request."""
@@ -65,6 +97,9 @@ class Waiting:
 
     def cancel(self, request: int) -> RadixRequest | None:
         """A request leaves, by its id; None when it is not here."""
+        if request in self.unread:
+            self.unread.remove(request)
+            return self._build(request)
         for i, r in enumerate(self.queue):
             if r == request or (not isinstance(r, int) and r.id == request):
                 del self.queue[i]
@@ -122,7 +157,7 @@ def longest_output(waiting: Waiting) -> None:
 
 def longest_prefix(waiting: Waiting) -> None:
     """Most cached tokens first; who shares a prefix with somebody ahead that nothing has cached yet comes last."""
-    if not waiting.cache.caching or len(waiting) > LPM_LONGEST_QUEUE:
+    if not waiting.cache.caching or len(waiting.queue) > LPM_LONGEST_QUEUE:
         return
     nodes, postponed = _match_all(waiting)
     hits = {r: min(node.hi * waiting.page, r.known - 1) for r, node in zip(waiting.queue, nodes, strict=True)}

@@ -116,4 +116,5 @@ ENGINE = Engine(
     own_policies=("lru",),
     try_policies=("lru", "lfu", "s3fifo", "gdsf"),
     has_oracle=True,
+    memory_of_the_rest=True,
 )

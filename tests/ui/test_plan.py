@@ -530,6 +530,8 @@ def test_a_plan_is_shown_with_advice_that_can_be_applied(demo_plan):
     session.at.number_input(key="replicas").set_value(3).run()
     session.press("Run")
     assert "3 × H200-SXM" in session.words()
+    assert "The fleet on show: 3 × H200-SXM" in session.words(), "each fleet's figures under a heading of their own"
+    assert "How far the plan's fleet of 2 replicas reaches" in session.words()
     assert "Use this fleet" in session.buttons(), "the plan stays in sight of another fleet"
     assert "Fewest GPUs: 2 × H200-SXM" in session.words().replace("**", "")
     session.press("Use this fleet")

@@ -3,6 +3,7 @@
 import json
 import os
 import tomllib
+from dataclasses import replace
 from types import SimpleNamespace
 from urllib.parse import urlencode
 
@@ -10,12 +11,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcast.config import load_scenario
-from kvcast.jobs import demo, runner
+from kvcast.jobs import demo, opened, runner
 from kvcast.pages import plan, shell
 from kvcast.pages.edit import inputs
 from kvcast.scenario.toml import dumps
 from kvcast.store.runs import load_run
 from tests.ui.conftest import APP, Session
+from workloads.toml import list_presets, load_preset
 
 LONG = (
     'name = "long"\n[workload]\npreset = "demo"\nduration_s = 20000.0\n[slo]\nttft_s = 0.5\n[cost]\ngpu_hour_usd ='
@@ -57,10 +59,12 @@ def shared():
 def test_what_the_page_asks_first_is_what_the_server_prepared(session):
     assert session.at.session_state.job.scenario_toml == dumps(demo.scenario())
     assert demo.prepare(shared()).key == session.at.session_state.job.key
-    planned = plan.prepare(shared())
+    planned = plan.prepare(shared())  # takes a minute: what matters is that the page finds it, and its Cancel
+    at = Session().at
+    assert at.button(key=f"cancel {planned.key}").label == "Cancel"
+    assert "Find the fewest GPUs" not in [b.label for b in at.button]
+    shared().cancel(planned)
     planned.wait()
-    assert planned.done, planned.failure()
-    assert "Find the fewest GPUs" not in Session().buttons(), "the example's plan is there"
 
 
 def test_changed_settings_say_so_until_they_are_run(session):
@@ -104,7 +108,9 @@ def test_a_run_in_progress_shows_how_far_it_is_and_is_cancelled(session):
     job.wait()
     session.settle(at.run())
     assert at.session_state.job is before
-    assert runner.CANCELLED in session.words()
+    words = session.words()
+    assert "Cancelled. The results below are of the last finished run." in words
+    assert "Changed: workload edited, cluster.replicas 2 → 1" in words
 
 
 def test_a_limit_of_the_engine_is_an_answer(session):
@@ -128,6 +134,35 @@ def test_pages_numbers_are_the_summarys(session):
     document = json.loads((session.at.session_state.job.folder / "summary.json").read_text())
     assert document == load_run(session.at.session_state.job.folder).summary
     assert any(f"{100 * document['attainment']:.1f} %" in value for value in session.numbers().values())
+
+
+def test_limits_are_called_as_the_classes_are(session):
+    """Those of every bundled mix, and those of an SLO class that is called otherwise."""
+    for name in list_presets():
+        assert all(c.slo_class in ("", c.name) for c in load_preset(name).class_), name
+    labels = [field.label.replace("\\", "") for field in session.at.number_input]
+    assert {"TTFT all", "TTFT chat", "TTFT coding-agent", "TPOT coding-agent"} <= set(labels)
+    mix = session.at.session_state["workload.mix"]
+    chat, agent = mix.class_
+    session.at.session_state["workload.mix"] = replace(mix, class_=(chat, replace(agent, slo_class="slow")))
+    session.settle(session.at.run())
+    assert "TTFT coding-agent" in [field.label.replace("\\", "") for field in session.at.number_input]
+    session.at.session_state["workload.mix"] = mix
+    session.settle(session.at.run())
+
+
+def test_a_run_of_the_command_line_opens_as_it_is(session, folder, monkeypatch):
+    """Its scenario.toml has every default written out, which is no change of settings; another replica is one."""
+    ran = session.at.session_state.job.folder
+    keys = opened.opened(shell.runner_of(str(folder)), [ran])
+    monkeypatch.setenv(opened.RUNS, json.dumps(keys))
+    other = linked(job=keys[str(ran)])
+    assert other.at.session_state.job.key == keys[str(ran)] != ran.name
+    assert other.numbers() == session.numbers()
+    assert f"(/?job={keys[str(ran)]})" in other.words()
+    assert "The settings have changed" not in other.words()
+    other.at.number_input(key="replicas").set_value(3).run()
+    assert "The settings have changed" in other.words()
 
 
 def test_sessions_share_a_run_and_nothing_else(session, folder):
@@ -169,6 +204,26 @@ def test_a_reload_finds_the_run_on_show_though_the_settings_have_moved_on(sessio
     assert again.at.session_state.job.key == session.at.session_state.job.key
     assert again.at.number_input(key="replicas").value == 4
     assert "settings have changed" in again.words()
+
+
+def test_the_examples_settings_beside_another_run_survive_a_reload(session):
+    session.at.number_input(key="replicas").set_value(1).run()
+    session.press("Run")
+    session.at.number_input(key="replicas").set_value(2).run()
+    found = params(session)
+    assert found == {"seed": "0", "job": session.at.session_state.job.key}, "a job alone would mean its settings"
+    assert linked(**found).at.number_input(key="replicas").value == 2
+
+
+def test_what_one_session_cancels_is_no_error_of_another(session):
+    plan_ = plan.prepare(shared())
+    session.settle(session.at.run())
+    session.at.button(key=f"cancel {plan_.key}").click()
+    session.settle(session.at.run())
+    assert "Cancelled: “Find the fewest GPUs” has no answer yet." in session.words()
+    other = Session()
+    assert not other.at.error
+    assert "Find the fewest GPUs" in other.buttons()
 
 
 def test_a_reload_finds_a_run_in_progress(session):

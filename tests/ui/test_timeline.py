@@ -1,4 +1,5 @@
-"""The Timeline page: windows, jumps, lives; counted against the tables and against a simulation chunk by chunk."""
+"""The Timeline and Life pages: windows, jumps, lives; counted against the tables and against a simulation chunk by
+chunk."""
 
 import json
 
@@ -7,7 +8,9 @@ import pytest
 
 from kvcast import api, cli, figures
 from kvcast.config import load_scenario
+from kvcast.pages import life as life_page
 from kvcast.pages import shell, timeline
+from kvcast.scenario.toml import dumps
 from kvcast.store.runs import load_run
 from kvcast.studies import request_lives
 from sim.recording import COMPLETED, TOO_LONG, UNFINISHED
@@ -251,3 +254,49 @@ def test_the_command_shows_a_window(capsys, tmp_path):
     with pytest.raises(SystemExit):
         cli.main(["timeline", "examples/demo.toml", "--window", "10,5"])
     assert "expected 0 <= START < END" in capsys.readouterr().err
+
+
+# -- the Life page -----------------------------------------------------------------------------------------------------
+
+
+def test_the_textbook_is_there_at_once_and_walks(folder):
+    session = Session("life")
+    table = next(frame.value for frame in session.at.dataframe if "blocks of" in frame.value.columns)
+    assert table.to_numpy().tolist() == [["1 token", "7,000", "3,000", "150"], ["16 tokens", "7,000", "3,000", "158"]]
+    assert "request 2 (C): 7,150 prompt tokens, 6,992 from the cache, 158 new (blocks of 16)" in session.words()
+    assert "Step 1 of 6, queue" in session.words()
+    session.press("Next")
+    assert "Step 2 of 6, prefix cache" in session.words()
+    assert "The 8 beyond the last whole block are computed again." in session.words()
+    session.press("Back")
+    assert "Step 1 of 6, queue" in session.words()
+
+
+def test_the_life_of_a_request_of_the_run(folder):
+    session = Session("life")
+    session.at.session_state["life.which"] = life_page.OF_RUN
+    session.settle(session.at.run())
+    run = load_run(session.at.session_state.job.folder)
+    worst = int(run.aggregates["slowest"][0]["request"])
+    session.press(life_page.LABEL)
+    job = next(job for job in shell.runner_of(str(folder))._jobs.values() if job.command[:2] == ("explain", "--life"))
+    assert job.command[2] == str(worst)
+    job.wait()
+    assert job.done, job.failure()
+    session.settle(session.at.run())
+    row = run.tables["requests"]
+    told = f"request {worst} ({list(run.summary['classes'])[row['class_id'][worst]]}): {row['prompt_tokens'][worst]:,}"
+    assert told in session.words()
+
+
+def test_figures_of_a_life_say_what_they_show():
+    lives = life_page.lives_of(dumps(load_scenario("examples/demo.toml")), 16)
+    prompts = figures.life_prompts(lives)
+    assert sum(np.sum(bar.x) for bar in prompts.data) == 7000 + 5000 + 7150
+    cached = sum(np.sum(bar.x) for bar in prompts.data if bar.name == "from the cache")
+    assert cached == 2000 + 6992
+    assert "C: 7,150 tokens, 6,992 from the cache, 158 computed" in prompts.layout.meta
+    memory = figures.life_memory(lives[2], at=2)
+    assert [line.name for line in memory.data] == ["prefill", "decode", "from the cache"]
+    assert list(memory.data[0].y) == [6992, 7150]
+    assert memory.layout.meta.startswith("KV memory of the request over time: 6,992 tokens at 0 ms, 7,150 tokens at")

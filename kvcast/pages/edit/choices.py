@@ -31,6 +31,8 @@ OWN = "default"
 ELSE = "is of another model, precision, width or GPU: step times from the best that is known"
 NOT_LAYOUT = ("profile", "gpu", "weights_gib", "overhead_gib")
 """Keys of [hardware] that say something else than how a replica is spread over GPUs."""
+SHORT = 8
+"""Characters of a value that half of the sidebar shows whole."""
 LABELS = {"tensor_parallel": "Tensor parallel"}
 UPLOADED_FILE = re.compile(r"\S*/uploads/[0-9a-f]{24}/")
 KEYS = ("model", "dtype", "kv_dtype", "gpu", "profile", "price")
@@ -63,6 +65,13 @@ def gpus() -> dict[str, str]:
         found[gpu] = f"{name}, {memory:.0f} GiB{'' if header else ' (data sheet, ±30 %)'}"
     first = ("h100", "h200", "b200")  # what most planners ask for
     return {gpu: found[gpu] for gpu in sorted(found, key=lambda gpu: (gpu not in first, -float(gpu in measured), gpu))}
+
+
+def gpu_named(gpu: str) -> str:
+    """A GPU's name as the list has it."""
+    from calibrate.resolve import gpu_name
+
+    return gpu_name(gpu)
 
 
 # -- what a scenario says ----------------------------------------------------------------------------------------------
@@ -162,9 +171,11 @@ def _uploaded(runner: Runner) -> None:
 
 def _layout() -> dict[str, Any]:
     """A widget for every key of the layout: which there are, and what they mean, the schema says."""
-    found, places = {}, st.columns(2)
-    for i, f in enumerate(layout()):
-        place, key = places[i % 2], f"layout.{f.name}"
+    found, places, wide = {}, st.columns(2), st.container()  # a narrow sidebar must not cut a label or a value
+    halves = [f.name for f in layout() if not isinstance(f.default, bool) and _longest(f) <= SHORT]
+    for f in layout():
+        place = places[halves.index(f.name) % 2] if f.name in halves else wide
+        key = f"layout.{f.name}"
         label, told = label_of(f.name), str(f.metadata["help"])
         if isinstance(f.default, bool):
             found[f.name] = place.checkbox(label, st.session_state[key], key=key, help=told, on_change=_changed)
@@ -172,6 +183,10 @@ def _layout() -> dict[str, Any]:
             options = list(dict.fromkeys([*values_of(f), st.session_state[key]]))
             found[f.name] = select(place, label, options, key, help=told, on_change=_changed)
     return found
+
+
+def _longest(f: Field[Any]) -> int:
+    return max((len(str(value)) for value in values_of(f)), default=0)
 
 
 def label_of(name: str) -> str:

@@ -25,7 +25,7 @@ from sim.scenario import CacheConfig, ClusterConfig, CostConfig, EngineConfig, S
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
-READING = "the trace is being read; the Workload page shows its report"
+READING = "the trace is being read"
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,12 @@ def slo_names() -> list[str]:
     if st.session_state["workload"] == TRACE:
         return []
     return list(dict.fromkeys(c.slo_class for c in st.session_state["workload.mix"].class_ if c.slo_class))
+
+
+def limited(slo_class: str) -> str:
+    """Whom the limits of an SLO class are for, by the names that the mix's table has."""
+    classes = st.session_state["workload.mix"].class_ if st.session_state["workload"] != TRACE else ()
+    return ", ".join(c.name for c in classes if c.slo_class == slo_class) or slo_class
 
 
 def reading(runner: Runner, path: str) -> Job:
@@ -285,7 +291,7 @@ def _slo(given: Scenario, names: list[str]) -> tuple[SloConfig, CostConfig]:
     base, limits = given.slo, {}
     for name in ["", *names]:
         left, right = st.columns(2)
-        who = f" {name}" if name else " all" if names else ""
+        who = f" {limited(name)}" if name else " all" if names else ""
         values = []
         for place, metric in ((left, "ttft"), (right, "tpot")):
             key = f"slo.{name}.{metric}"

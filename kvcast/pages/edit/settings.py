@@ -9,6 +9,7 @@ link, an uploaded file, an advice that is applied.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -67,6 +68,23 @@ def mix_of(workload: WorkloadConfig) -> None:
     for counter in ("workload.version", "workload.layers"):  # table and fields start afresh
         state[counter] = state.get(counter, 0) + 1
     state["workload.problem"] = ""
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def alike(one: str, other: str) -> bool:
+    """Whether two scenarios' texts simulate the same: a mix by its preset's name, or written out, under any label."""
+    return one == other or _unnamed(one) == _unnamed(other)
+
+
+def _unnamed(scenario_toml: str) -> Scenario:
+    from kvcast.config import scenario_from_doc
+    from workloads.mix import resolve
+
+    scenario = scenario_from_doc(tomllib.loads(scenario_toml), "settings")
+    workload = scenario.workload
+    if workload.trace is None:
+        workload = replace(resolve(workload), preset=None)
+    return replace(scenario, name="", workload=workload)
 
 
 def preset_like(config: WorkloadConfig) -> str:

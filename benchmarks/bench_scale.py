@@ -1,0 +1,157 @@
+"""CPU time and peak memory by requests, replicas and router: python benchmarks/bench_scale.py [--only large] [--json]
+
+The mix is three layered classes (chat, RAG, agents; mean prompt about 19,000 tokens, 320 tokens of answer) in closed
+sessions, the same load for every replica. Each case is simulated in a process of its own, so that its peak is its own.
+Within one run of this file the columns can be compared with each other; the machine's speed cancels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+SIZES = {
+    "small": [(10_000, 1), (10_000, 8), (10_000, 100)],
+    "medium": [(100_000, 8), (100_000, 1_000)],
+    "large": [(1_000_000, 8), (1_000_000, 1_000)],
+    "whole": [(10_000_000, 1_000)],
+}
+SESSIONS_PER_S = 0.9
+"""Of one replica."""
+MIX = """
+[[workload.class]]
+name = "chat"
+share = 0.6
+turns = { kind = "geometric", mean = 4, high = 20 }
+think = { kind = "exponential", mean = 30 }
+output = { kind = "lognormal", median = 200, p90 = 600, high = 2000 }
+layers = [
+  { name = "tools", scope = "global", tokens = { value = 800 } },
+  { name = "system", scope = "project", items = 40, zipf = 0.8,
+    tokens = { kind = "lognormal", median = 1500, p90 = 4000 } },
+  { name = "message", scope = "dynamic", tokens = { kind = "lognormal", median = 300, p90 = 1200 } },
+]
+[[workload.class]]
+name = "rag"
+share = 0.3
+turns = { kind = "geometric", mean = 2, high = 8 }
+think = { kind = "exponential", mean = 40 }
+output = { kind = "lognormal", median = 180, p90 = 500, high = 2000 }
+layers = [
+  { name = "system", scope = "global", tokens = { value = 600 } },
+  { name = "document", scope = "project", items = 5000, zipf = 0.9,
+    tokens = { kind = "lognormal", median = 4000, p90 = 12000, high = 30000 } },
+  { name = "question", scope = "dynamic", tokens = { kind = "lognormal", median = 80, p90 = 200 } },
+]
+[[workload.class]]
+name = "agent"
+share = 0.1
+turns = { kind = "geometric", mean = 15, high = 60 }
+think = { kind = "exponential", mean = 30 }
+tool_gap = { kind = "exponential", mean = 4 }
+tool_share = 0.9
+turn_input = { kind = "lognormal", median = 700, p90 = 3000, high = 10000 }
+output = { kind = "lognormal", median = 250, p90 = 900, high = 4000 }
+layers = [
+  { name = "tools", scope = "global", tokens = { value = 12000 } },
+  { name = "repo", scope = "project", items = 200, zipf = 0.7,
+    tokens = { kind = "lognormal", median = 8000, p90 = 20000, high = 40000 } },
+  { name = "task", scope = "dynamic", tokens = { kind = "lognormal", median = 500, p90 = 2000 } },
+]
+"""
+
+
+def scenario_toml(requests: int, replicas: int, router: str) -> str:
+    return f"""
+[workload]
+rate = {SESSIONS_PER_S * replicas}
+requests = {requests}
+{MIX}
+[model]
+name = "llama-3.1-8b"
+[hardware]
+profile = "h200-llama-3.1-8b-aic"
+[cluster]
+replicas = {replicas}
+router = "{router}"
+[run]
+warmup_s = 0
+[slo]
+ttft_s = 2.0
+tpot_s = 0.05
+attainment = 0.95
+"""
+
+
+def one(requests: int, replicas: int, router: str) -> dict[str, Any]:
+    """A case in this process: CPU seconds and peak MiB after each part."""
+    from kvcast import api, scenario_from_doc
+
+    row: dict[str, Any] = {"requests": requests, "replicas": replicas, "router": router}
+    begun_s = time.process_time()
+
+    def part(name: str) -> None:
+        nonlocal begun_s
+        row[f"{name}_cpu_s"] = round(time.process_time() - begun_s, 2)
+        row[f"{name}_peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        begun_s = time.process_time()
+
+    prepared = api.prepare(scenario_from_doc(tomllib.loads(scenario_toml(requests, replicas, router)), "scale"))
+    part("load")
+    row["requests"] = len(prepared.workload)
+    recording = api.record(prepared)
+    part("simulate")
+    summary = api.measure(prepared, recording).report.summary
+    part("measure")
+    row["us_a_request"] = round(row["simulate_cpu_s"] / row["requests"] * 1e6, 1)
+    row["steps"] = sum(len(steps.end_s) for steps in recording.steps)
+    row["samples"] = sum(len(samples.t_s) for samples in recording.samples)
+    return row | {
+        key: summary[key] for key in ("completed", "prefix_hit_rate", "attainment", "mean_ttft_ms", "p99_itl_ms")
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=[*SIZES, "one"], action="append", help="default: small and medium")
+    parser.add_argument("--router", default="session-affinity")
+    parser.add_argument("--requests", type=int, help="with --only one")
+    parser.add_argument("--replicas", type=int, help="with --only one")
+    parser.add_argument("--json", action="store_true", help="one JSON line a case")
+    args = parser.parse_args()
+    if args.only == ["one"]:
+        print(json.dumps(one(args.requests, args.replicas, args.router)))
+        return
+    for requests, replicas in (case for size in args.only or ("small", "medium") for case in SIZES[size]):
+        command = [sys.executable, __file__, "--only", "one", "--requests", str(requests), "--replicas", str(replicas)]
+        made = subprocess.run(
+            [*command, "--router", args.router],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+        if args.json:
+            print(made.stdout, end="", flush=True)
+            continue
+        row = json.loads(made.stdout)
+        print(
+            f"{row['requests']:>11,} requests {replicas:>5,} replicas {row['us_a_request']:>6} us a request"
+            f"   CPU-s load{row['load_cpu_s']:>6} simulate {row['simulate_cpu_s']:>7} measure {row['measure_cpu_s']:>6}"
+            f"   peak MiB {row['load_peak_mib']:>5} {row['simulate_peak_mib']:>5} {row['measure_peak_mib']:>5}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

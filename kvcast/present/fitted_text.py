@@ -1,0 +1,52 @@
+"""What `kvcast fit-server` found, in words.
+
+>>> print(describe(fitted.document()))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvcast import text
+from kvcast.fitted.written import ends, said
+
+
+def describe(found: dict[str, Any]) -> str:
+    runs = found["runs"]
+    parts = [f"{run['result']}: {run['fitted']} of {run['requests']} requests fitted" for run in runs]
+    lines = ["; ".join(parts), *dict.fromkeys(note for run in runs for note in run["notes"]), ""]
+    rows = [
+        [row["key"], row["words"], said(row["before"]), said(row["value"]), ends(row), row["unit"]]
+        for row in found["parameters"]
+    ]
+    rows += [[key, "", "", said(value), "its least", ""] for key, value in found["at_least"].items()]
+    if rows:
+        lines.append(text.table(["key", "what it is", "before", "fitted", "95 % interval", "unit"], rows, left=2))
+    else:
+        lines.append("nothing is fitted: the data decide no parameter")
+    lines += ["", "left as they are"] if found["refused"] else []
+    lines += [f"  {key}: {why}" for key, why in found["refused"].items()]
+    lines += ["", "held out (no request of it was fitted)", errors(found["held_out"])]
+    if rows and not found["improves"]:
+        lines += ["", "the half that was not fitted is met no better: the scenario stays as it is, nothing is written"]
+    return "\n".join(lines)
+
+
+def errors(rows: list[dict[str, Any]]) -> str:
+    """The table of errors before and after."""
+    several = len({row["run"] for row in rows}) > 1
+    table = [
+        [
+            f"{row['run'] + ' ' if several else ''}{row['metric'].removesuffix('_s').upper()} {row['stat']}",
+            text.seconds(row["measured_s"]),
+            signed(row["before"]),
+            signed(row["after"]),
+            f"{signed(row['after_interval'][0])} to {signed(row['after_interval'][1])}",
+        ]
+        for row in rows
+    ]
+    return text.table(["", "measured", "error before", "error after", "95 % of after"], table, left=1)
+
+
+def signed(share: float) -> str:
+    return f"{100 * share:+.1f} %"

@@ -1,0 +1,197 @@
+"""A scenario fitted to a server: known parameters come back, what data leave open is refused, half is held out; and the
+one parameter by which a simulation differs from what was measured."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.bench_fit_server import recorded
+from benchmarks.simulated_server import load, measure
+from calibrate.factors import Factors, factored
+from calibrate.latency import step_time
+from calibrate.models import resolve_model
+from calibrate.resolve import resolve_profile
+from kvcast import api
+from kvcast.cli import main
+from kvcast.config import apply_overrides, load_scenario, scenario_from_doc
+from kvcast.fitted import read_run
+from kvcast.fitted.difference import candidates
+from kvcast.fitted.likeness import Cells, halves
+from kvcast.fitted.parameters import PARAMETERS, RATE
+from workloads.errors import InputError
+
+PROFILE = "h200-llama-3.1-8b-aic"
+SETS = [f"hardware.profile={PROFILE}", "engine.kv_blocks=20000", "engine.max_model_len=16384"]
+
+
+def server(**engine):
+    engine = {"kv_blocks": 20000, "max_model_len": 16384} | engine
+    workload = {"preset": "chat", "rate": 1.0, "duration_s": 60.0}
+    return scenario_from_doc({"workload": workload, "hardware": {"profile": PROFILE}, "engine": engine})
+
+
+def result(folder, truth, workload, name="R", seed=0, **changes):
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(measure(server(), truth, workload, seed) | changes))
+    return path
+
+
+# -- factors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", [PROFILE, "atlas:h100", "roofline:l40s"])
+@pytest.mark.parametrize("shape", [([], 32, 65536, 4096, 32), ([(2000, 100)], 8, 16000, 2500, 9)])
+def test_two_factors_share_a_step_between_them(spec, shape):
+    model = resolve_model("llama-3.1-8b")
+    profile = resolve_profile(spec, model)
+    plain, both, dense, attention = (
+        step_time(profile, model, factors=Factors(*pair)).step(*shape)[0] for pair in ((1, 1), (2, 2), (2, 1), (1, 2))
+    )
+    assert both == pytest.approx(2 * plain)
+    assert dense + attention == pytest.approx(3 * plain)
+    assert plain < attention < dense  # of an 8B model everything else is more than attention
+    assert factored(profile, Factors()) is profile
+
+
+def test_host_time_in_a_profile_is_no_operator():
+    profile = resolve_profile(PROFILE, resolve_model("llama-3.1-8b"))
+    host = {"name": "host_per_sequence", "repeat": 1, "rows": [1, 2], "us": [5.0, 6.0]}
+    points = profile.points | {"per_sequence": [*profile.points["per_sequence"], host]}
+    scaled = factored(type(profile)(**vars(profile) | {"points": points}), Factors(3.0, 1.0)).points["per_sequence"]
+    assert scaled[-1] == host
+    assert scaled[0]["repeat"] == 3 * points["per_sequence"][0]["repeat"]
+
+
+def test_factors_stay_with_the_gpu_that_they_were_fitted_to():
+    fitted = {"hardware": {"gpu": "h200", "dense_factor": 1.1, "attention_factor": 0.9}, "workload": {"preset": "chat"}}
+    assert apply_overrides(fitted, ["hardware.gpu=h200", "engine.kv_blocks=9"])["hardware"] == fitted["hardware"]
+    assert apply_overrides(fitted, ["hardware.gpu=b200"])["hardware"] == {"gpu": "b200"}
+    kept = apply_overrides(fitted, ["hardware.tensor_parallel=2", "hardware.dense_factor=1.3"])["hardware"]
+    assert kept == {"gpu": "h200", "tensor_parallel": 2, "dense_factor": 1.3}
+
+
+# -- the load of a result ----------------------------------------------------------------------------------------------
+
+
+def test_a_fixed_number_in_flight_is_replayed_as_one_and_recorded_times_as_they_are(tmp_path):
+    closed = read_run(result(tmp_path, {}, load(64, seed=1, places=8)))
+    assert (closed.workload.concurrency, closed.workload.turnaround_s) == (8, pytest.approx(0, abs=2e-3))
+    sent = load(64, seed=1, rate=5.0)
+    path = result(tmp_path, {}, sent, "paced")
+    document = json.loads(path.read_text())
+    for name in ("input_lens", "output_lens", "start_times", "ttfts", "latencies"):
+        document[name].reverse()  # as a tool may write them
+    path.write_text(json.dumps(document))
+    paced = read_run(path)
+    assert paced.workload.concurrency is None
+    assert paced.workload.arrival_s == pytest.approx(sent.arrival_s - sent.arrival_s[0])
+    assert (paced.workload.prompt_tokens == sent.prompt_tokens).all()
+
+
+def test_prefixes_are_taken_of_a_trace_with_the_same_requests_only(tmp_path):
+    path, sent = result(tmp_path, {}, load(64, seed=1, rate=5.0)), load(64, seed=1, rate=5.0)
+    own = api.replace(sent, prefix_identity=True, arrival_s=sent.arrival_s + 3)
+    taken = read_run(path, own).workload
+    assert taken.prefix_identity
+    assert taken.arrival_s[0] == 0  # but sent when the result says
+    assert not read_run(path, load(64, seed=2, rate=5.0)).workload.prefix_identity
+
+
+def test_every_second_block_is_held_out_and_of_three_runs_one_whole(tmp_path):
+    runs = [read_run(result(tmp_path, {}, load(64, seed=1, rate=r), f"r{r:g}")) for r in (9.0, 1.0, 4.0)]
+    alone = halves(runs[:1])[0]
+    assert alone.reshape(8, 8).tolist() == [[i % 2 == 0] * 8 for i in range(8)]
+    assert [bool(mine.all()) for mine in halves(runs)] == [True, True, False]  # the one between the other two
+    cells = Cells(runs[:1], [alone])
+    twice = [{metric: 2 * seconds for metric, seconds in runs[0].measured.items()}]
+    assert cells.residuals(twice) == pytest.approx(np.full(len(cells.group), np.log(2)))
+    assert cells.clusters == 4
+
+
+def test_a_rate_of_a_front_end_is_no_limit_where_its_turn_takes_no_time():
+    assert (RATE.at(0.0), RATE.at(2.0), RATE.onto(None), RATE.onto(500.0)) == (None, 500.0, 0.0, 2.0)
+    for p in PARAMETERS:
+        value = p.value(api.resolve(server()).scenario)
+        assert p.at(p.onto(value)) == pytest.approx(value) if value else p.at(p.onto(value)) == value
+
+
+# -- the fit -----------------------------------------------------------------------------------------------------------
+
+TRUTH = {"hardware.dense_factor": 1.2, "engine.host_step_ms": 3.0, "engine.frontend_ms": 15.0}
+
+
+def test_known_parameters_come_back_and_the_file_says_where_from(tmp_path, capsys):
+    loads = {"one": load(64, seed=3, rate=4.0), "two": load(64, seed=4, places=16)}
+    paths = [str(result(tmp_path, TRUTH, one, name, seed=5)) for name, one in loads.items()]
+    out = tmp_path / "fitted.toml"
+    sets = [word for one in SETS for word in ("--set", one)]
+    assert main(["fit-server", *paths, *sets, "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {row["key"]: row for row in found["parameters"]}
+    for key, truth in TRUTH.items():
+        assert rows[key]["value"] == pytest.approx(truth, rel=0.05)
+        assert rows[key]["low"] <= truth <= rows[key]["high"]
+    assert found["refused"]["engine.kv_blocks"] == "given by the scenario"
+    assert found["refused"]["engine.frontend_requests_per_s"]
+    means = [row for row in found["held_out"] if row["stat"] == "mean"]
+    assert all(abs(row["after"]) < 0.03 < abs(row["before"]) for row in means)
+    assert [run["fitted"] for run in found["runs"]] == [32, 32]
+    written = load_scenario(out)
+    assert written.hardware.dense_factor == rows["hardware.dense_factor"]["value"]
+    assert written.engine.frontend_ms == rows["engine.frontend_ms"]["value"]
+    text = out.read_text()
+    assert found["runs"][0]["sha256"] in text
+    assert "not fitted: engine.kv_blocks: given by the scenario" in text
+
+
+@pytest.mark.parametrize(("card", "engine"), [("rtxpro6000", {"max_num_seqs": 128})])
+def test_a_recorded_run_is_met_on_the_half_that_was_not_fitted(data_dir, card, engine):
+    fitted = recorded(card, engine, data_dir / "measured", in_time=False)
+    limits = {"ttft_s": 0.05, "tpot_s": 0.02, "e2e_s": 0.02}
+    for row in fitted.document()["held_out"]:
+        if row["stat"] == "mean":
+            assert abs(row["after"]) < limits[row["metric"]]
+    assert fitted.improves
+    assert "engine's own clock" in fitted.found.refused["engine.frontend_ms"]
+
+
+# -- the difference ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("key", "value"), [("hardware.dense_factor", 1.3), ("engine.kv_blocks", 1200)])
+def test_the_one_parameter_that_is_otherwise_is_named(tmp_path, key, value):
+    run = read_run(result(tmp_path, {key: value}, load(64, seed=6, rate=12.0), seed=1))
+    rows, by_chance, _ = candidates(api.resolve(server()), [run])
+    assert not by_chance
+    assert rows[0]["key"] == key
+    assert rows[0]["removes"] > 0.8
+    assert rows[0]["to"] == pytest.approx(value, rel=0.15)
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_fitted_is_one_line(tmp_path, capsys):
+    few = result(tmp_path, {}, load(40, seed=1, rate=5.0), "few")
+    aggregates = tmp_path / "aggregates.json"
+    aggregates.write_text(
+        json.dumps({"completed": 9, "total_input_tokens": 99, "request_throughput": 1, "duration": 9})
+    )
+    untimed = result(tmp_path, {}, load(80, seed=1, rate=5.0), "untimed", start_times=None)
+    sets = [word for one in SETS for word in ("--set", one)]
+    for arguments, line in (
+        ([str(few), *sets], "40 requests with times, expected at least 64"),
+        ([str(few)], "no GPU is named"),
+        ([str(aggregates), *sets], "aggregates only"),
+        ([str(untimed), *sets], "neither times of sending nor a number in flight"),
+        ([str(tmp_path / "none.json"), *sets], "none.json"),
+    ):
+        assert main(["fit-server", *arguments]) == 2
+        error = capsys.readouterr().err.splitlines()
+        assert line in error[-1]
+    long = result(tmp_path, {}, load(80, seed=1, rate=5.0, prompt=4000.0), "long")
+    with pytest.raises(InputError, match="get no answer in the simulation"):
+        read_run(long).simulated(api.resolve(server(max_model_len=2000)))
