@@ -15,9 +15,9 @@ from importlib import import_module
 import streamlit as st
 
 from kvcast.jobs.runner import PREPARE, Runner
-from kvcast.pages import shell
+from kvcast.pages import ask, shell
 
-PAGES = ("Plan", "Workload", "Cache", "Compare", "Resilience", "Calibration", "Timeline", "Life")
+PAGES = ("Ask", "Plan", "Workload", "Cache", "Compare", "Resilience", "Calibration", "Timeline", "Life")
 
 
 @st.cache_resource
@@ -33,15 +33,23 @@ def main() -> None:
 
     def draw(name: str) -> None:
         shell.heading(name)
+        if page is None:
+            ask.show(pages, before)
+            return
         shell.status(page)
         import_module(f"kvcast.pages.{name.lower()}").show(page)
 
-    pages = [
-        st.Page(partial(draw, name), title=name, url_path=name.lower(), default=name == PAGES[0]) for name in PAGES
-    ]
-    chosen = st.navigation(pages, position="top")
-    page = shell.begin()  # here, not in a page, so that the sidebar's widgets live through a change of pages
-    if os.environ.get(PREPARE):
+    pages = {
+        name: st.Page(partial(draw, name), title=name, url_path=name.lower(), default=name == PAGES[0])
+        for name in PAGES
+    }
+    chosen = st.navigation([*pages.values()], position="top")
+    if chosen == pages[PAGES[0]] and shell.is_of_settings(params := st.query_params.to_dict()):
+        st.switch_page(pages["Plan"], query_params=params)  # a link to settings
+    before, st.session_state["page"] = st.session_state.get("page", ""), chosen.title
+    # begun here, not in a page, so that the sidebar's widgets live through a change of pages; the first has none
+    page = None if chosen == pages[PAGES[0]] else shell.begin()
+    if page is not None and os.environ.get(PREPARE):
         prepare(page.runner)
     chosen.run()
 

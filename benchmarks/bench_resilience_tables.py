@@ -162,7 +162,7 @@ def after(kept: Kept) -> None:
                 cells.append(f"{_pair(part[1])}; {_pair(part[2])}; {back}; {_pair(part[last])}")
             else:
                 held = next((i for i, (good, _) in enumerate(part) if good is not None and good < 0.5), None)
-                fell = "holds" if held is None else f"falls after {10 * held} min"
+                fell = "holds" if held is None else f"half or more miss in minute {10 * held}"
                 cells.append(f"{_pair(part[1])}; {fell}; {_pair(part[last])}")
         burst = f"x {size:g}" if size else "none"
         print(f"| {fleet.name} | {load:g} | {burst} | " + " · ".join(cells) + f" | {found} |", flush=True)

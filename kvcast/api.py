@@ -12,18 +12,20 @@ that share a workload share it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kvcast.scenario.resolve import OPTIMAL
 from kvcast.scenario.resolve import Resolved as Resolved
 from kvcast.scenario.resolve import resolve as resolve
-from sim.scenario import Scenario
+from sim.scenario import Scenario, SloClass, SloConfig
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from calibrate.latency import StepTime
     from calibrate.models import ModelSpec
     from calibrate.utilization import StepWork
@@ -93,7 +95,7 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     workload = load_workload(resolved.scenario.workload, scenario.seed) if workload is None else workload
     if note := clock_note(resolved.scenario):
         workload = workload.with_notes(note)
-    _check_slo_classes(scenario, workload)
+    check_slo_classes(scenario.slo, workload.class_slo)
     if scenario.cache.policy == OPTIMAL and (workload.concurrency is not None or (workload.column("after") >= 0).any()):
         raise InputError(
             "[cache] policy = 'optimal': expected recorded arrivals with it (requests here wait for answers, so their"
@@ -102,15 +104,24 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     return Prepared(resolved, workload, step_time)
 
 
-def _check_slo_classes(scenario: Scenario, workload: Workload) -> None:
-    """Limits that apply to nobody would be a verdict about nothing."""
-    for name in scenario.slo.classes:
-        if name not in workload.class_slo:
-            known = ", ".join(sorted({slo for slo in workload.class_slo if slo})) or "none"
+def check_slo_classes(slo: SloConfig, class_slo: Sequence[str]) -> None:
+    """Limits that apply to nobody would be a verdict about nothing. class_slo: the SLO class of every workload
+    class."""
+    for name in slo.classes:
+        if name not in class_slo:
+            known = ", ".join(sorted({one for one in class_slo if one})) or "none"
             raise InputError(
                 f"[slo.classes.{name}] applies to no request: expected the slo_class of a workload class (there are:"
                 f" {known})"
             )
+
+
+def class_limits(prepared: Prepared) -> list[tuple[str, SloClass]]:
+    """(name, limits) of every workload class, by class_id."""
+    from sim.measure.metrics import limits_of
+    from sim.measure.verdict import named_limits
+
+    return named_limits(prepared.workload, limits_of(prepared.workload, prepared.scenario.slo))
 
 
 def at_step_times(prepared: Prepared, factor: float) -> Prepared:
@@ -186,25 +197,23 @@ def measure(prepared: Prepared, recording: Recording) -> Result:
         peaks=peaks(resolved.profile),
         offered_per_s=offered_per_s(resolved.scenario, prepared.workload),
     )
-    report.summary["cost"]["at_offered"] = _bill(resolved.scenario, prepared.workload, report)
+    report.summary["cost"]["at_offered"] = bill(resolved.scenario, report.summary, report.requests)
     return Result(resolved, report)
 
 
-def _bill(scenario: Scenario, workload: Workload, report: Report) -> dict[str, float | None] | None:
+def bill(
+    scenario: Scenario, summary: Mapping[str, Any], requests: Mapping[str, np.ndarray]
+) -> dict[str, float | None] | None:
     """What the fleet costs at a mix's nominal load, which a window has more or less of; None for a trace or a closed
     loop."""
     from kvcast.scenario.steady import is_mix
     from sim.measure.money import money
 
-    offered, price, inside = (
-        report.summary["offered_per_s"],
-        scenario.cost.gpu_hour_usd,
-        report.requests["in_window"].astype(bool),
-    )
+    offered, price, inside = (summary["offered_per_s"], scenario.cost.gpu_hour_usd, requests["in_window"].astype(bool))
     if offered is None or price is None or not is_mix(scenario):
         return None
-    gpus = report.summary.get("replicas_held", scenario.cluster.replicas) * scenario.hardware.gpus
-    return money(gpus * price, offered, workload.prompt_tokens[inside], workload.output_tokens[inside])
+    gpus = summary.get("replicas_held", scenario.cluster.replicas) * scenario.hardware.gpus
+    return money(gpus * price, offered, requests["prompt_tokens"][inside], requests["output_tokens"][inside])
 
 
 def _check_optimal(prepared: Prepared, recording: Recording) -> None:

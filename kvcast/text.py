@@ -156,6 +156,8 @@ class Harmless:
 
 PROGRESS_FILE = "KVCAST_PROGRESS"
 """Environment variable: the file that whoever waits for this command reads its progress from."""
+TOLD_FILE = "KVCAST_TOLD"
+"""Environment variable: the file to which a command adds what it knows so far, one JSON document a line."""
 TELL_EVERY_S = 0.2
 BEGAN_S = time.monotonic()
 """When this command began: it loads this module first."""
@@ -168,6 +170,13 @@ def progress(words: str) -> None:
         print(f"\033[K{words}", file=sys.stderr, flush=True)
     if path := os.environ.get(PROGRESS_FILE):
         _tell(Path(path), words, _told(Path(path)).get("done", 0.0))
+
+
+def tell(document: dict[str, Any]) -> None:
+    """Add a document to the file of whoever waits for this command, in one piece."""
+    if path := os.environ.get(TOLD_FILE):
+        with contextlib.suppress(OSError), Path(path).open("a", encoding="utf-8") as out:
+            out.write(json.dumps(plain(document), ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def progress_share(done: float, total: float, words: str) -> None:

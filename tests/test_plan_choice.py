@@ -74,6 +74,7 @@ def test_more_replicas_can_hold_fewer_requests_in_time():
     fleet.found = {0: Found(6, 6)}
     meets = {3, 4, 6, 7}
     fleet._judge = lambda asked: {i: [n in meets for n in ns] for i, ns in asked.items()}
+    fleet._sure = lambda i, n: True
     fleet._check_neighbours(0)
     assert fleet.replicas == 3
     assert "does not rise steadily" in fleet.notes[0]

@@ -120,9 +120,9 @@ def test_the_answer_has_a_run_to_look_into_and_says_how_often_it_changes(whole):
     kept = json.loads((folder / "runs" / answer["run"] / "summary.json").read_text())
     assert kept["verdict"]["classes"][0]["name"] == answer["classes"][0]["name"] == "chat"
     assert answer["runs"] in (SEEDS, 2 * SEEDS)
-    assert (
-        sum(answer["by_seed"][key] for key in ("same", "fewer", "more")) == answer["by_seed"]["runs"] == answer["runs"]
-    )
+    less = next(row for row in made["candidates"] if row["replicas"] == answer["replicas"] - 1)
+    said = answer["by_seed"]
+    assert sum(said[key] for key in ("same", "fewer", "more")) == said["runs"] == min(answer["runs"], less["runs"])
     assert answer["usd_per_request"] == pytest.approx(answer["usd_per_hour"] / 3600 / answer["offered_per_s"])
     million = {kind: answer[f"usd_per_million_{kind}_tokens"] for kind in ("input", "output", "total")}
     assert 1 / million["total"] == pytest.approx(1 / million["input"] + 1 / million["output"])
@@ -161,7 +161,10 @@ def test_growth_is_a_curve_of_simulated_fleets(whole):
         assert row["advised"] is None or row["advised"]["replicas"] <= row["replicas"]
     below = next(row for row in made["candidates"] if row["replicas"] == n - 1)
     assert below["verdict"] != "meets"
-    assert made["n_plus_1"] == {"replicas": n + 1, "attainment_one_down": below["attainment"]["mean"], "enough": False}
+    down = made["n_plus_1"]
+    assert (down["replicas"], down["enough"]) == (n + 1, False)
+    assert down["attainment_one_down"] == below["attainment"]["mean"] or below["attainment"]["mean"] is None
+    assert down["attainment_one_down"] < 0.95
 
 
 def test_advice_saves_something_against_the_same_fleet_without_it(whole):

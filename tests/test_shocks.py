@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from benchmarks import bench_resilience as toy
 from kvcast import api, text
 from kvcast.config import scenario_from_doc
 from kvcast.planner import plan
-from kvcast.planner.recovery import with_burst
+from kvcast.planner.recovery import Recovery, with_burst
 from kvcast.planner.resilience import _exponential, _rank, following, not_used, resilience
+from kvcast.planner.trials import AfterShock
 from kvcast.present import resilience_text
 from kvcast.scenario.toml import dumps
 from sim.measure.regime import of_run, of_runs
@@ -243,7 +245,8 @@ def test_a_plan_asks_for_recovery_and_measures_headroom_to_it():
     assert made["answer"]["regime"] == "stable"
     told = "all that it holds" if recovery["recoverable_per_s"] == capacity["slo_capacity_per_s"] else "metastable"
     assert told in made["verdict"]
-    off = plan(scenario_from_doc({**doc, "plan": {"recover": False}}), most=4, seeds=2, growth=None, **options)
+    off = {**options, "capacity": False}
+    off = plan(scenario_from_doc({**doc, "plan": {"recover": False}}), most=4, seeds=2, growth=None, **off)
     assert off["recovery"] is None
     assert off["answer"]["replicas"] <= made["answer"]["replicas"]
 
@@ -262,6 +265,25 @@ def test_a_fleet_that_does_not_come_back_is_no_answer():
     (row,) = made["candidates"]
     assert row["verdict"] == "holds"
     assert row["rejected_by"] == "does not recover"
+
+
+def test_seeds_are_asked_at_once_after_the_first_and_the_last_goes_on_to_the_end():
+    class Asked:
+        seeds = (0, 1, 2, 3, 4)
+
+        def __init__(self, *backs: float | None):
+            self.backs, self.runs = backs, []
+
+        def after_shocks(self, scenario, runs):
+            assert scenario.shock
+            self.runs.append(runs)
+            return [AfterShock(self.backs[seed], 0.0) for seed, _ in runs]
+
+    scenario = scenario_from_doc(document())
+    for backs, times in (((7.0, None, 9.0), [7.0, None, 9.0]), ((None, 1.0, 1.0), [None])):
+        trials = Asked(*backs)
+        assert Recovery(SimpleNamespace(trials=trials)).times_s(scenario) == times
+        assert trials.runs == [[(0, False)], [(1, False), (2, True)]][: len(times)]
 
 
 def test_stopping_once_it_is_back_changes_no_answer():
@@ -436,13 +458,13 @@ def test_a_days_bursts_leave_time_to_come_back():
 
 def test_the_toy_world_has_the_theorys_two_branches():
     """benchmarks/bench_resilience.py has the whole of it: folds, and the bursts that are survived."""
-    big, small = toy.Toy(8), toy.Toy(2)
-    for load in (8.0, 13.0):
-        wait_s, hit = toy.upper(big.scenario(load, 900.0))
-        expected_s, expected_hit = big.theory(load)
+    server = toy.Toy(4)
+    for load, lasts_s in ((8.0, 500.0), (13.0, 700.0)):
+        wait_s, hit = toy.upper(server.scenario(load, lasts_s))
+        expected_s, expected_hit = server.theory(load)
         assert hit == pytest.approx(expected_hit, abs=0.008)
         assert wait_s == pytest.approx(expected_s, rel=0.1)
-    served, grows, hit = toy.lower(small, 12.0, seed=0)
+    served, grows, hit = toy.lower(toy.Toy(), 12.0, seed=0)
     assert served == pytest.approx(toy.COLD, rel=0.001)
     assert grows == pytest.approx(toy.growth_per_s(12.0), rel=0.05)
     assert hit == 0
@@ -457,9 +479,9 @@ def test_the_toy_worlds_theory():
 
 
 def test_the_toy_world_has_one_branch_where_nothing_is_cached_or_everything():
-    """A burst of three times the load for two minutes, and the wait half an hour later."""
-    for load, room, cached in ((4.0, 1.0, False), (20.0, 100.0, True)):
-        scenario = toy.Toy().scenario(load, 2400.0, room=room, cached=cached)
+    """A burst of three times the load for two minutes, and the wait a quarter of an hour later."""
+    for load, room, cached in ((4.0, 1.0, False), (16.0, 100.0, True)):
+        scenario = toy.Toy().scenario(load, 1500.0, room=room, cached=cached)
         peak_s, last_s = toy.peak_and_last_s(toy.with_burst(scenario, 120.0, 3.0))
         assert peak_s > 10
         assert last_s == pytest.approx(toy.peak_and_last_s(scenario)[1], rel=0.3)

@@ -1,4 +1,4 @@
-"""Pictures of every page of the dashboard: two sizes, light and dark, for the docs and for looking at critically.
+"""Pictures of every page of the dashboard: three sizes, light and dark, for the docs and for looking at critically.
 
   python -m tools.screenshots --out runs/screenshots              every page as the window shows it
   python -m tools.screenshots --tall --only Cache Compare         two of them to their ends
@@ -20,15 +20,20 @@ from PIL import Image
 
 from tests.ui.browser import Reader, browser, dashboard, missing
 
-SIZES = ((1440, 900), (1024, 768))
+SIZES = ((1440, 900), (1024, 768), (390, 844))
 SCHEMES = ("light", "dark")
 LIMIT_BYTES = 300_000
 LONG_MS = 900_000
 """For a plan on a slow machine."""
 
 
+def ask(reader: Reader) -> None:
+    reader.open()
+    _finished(reader, "How many GPUs?") if not reader.metrics() else reader.rest()
+
+
 def plan(reader: Reader) -> None:
-    _finished(reader.open(), "Find the fewest GPUs")
+    _finished(reader.open("plan"), "Find the fewest GPUs")
 
 
 def workload(reader: Reader) -> None:
@@ -72,6 +77,7 @@ def _finished(reader: Reader, start: str) -> None:
 
 
 PAGES: dict[str, Callable[[Reader], None]] = {
+    "Ask": ask,
     "Plan": plan,
     "Workload": workload,
     "Cache": cache,

@@ -76,7 +76,9 @@ def card(
         "answer": answer_of(plan, users),
         "basis": basis_of(plan),
         "gives_way": gives_way(plan, users),
+        "loads": loads(plan, users),
         "one_down": plan["n_plus_1"],
+        "without_cache": plan["without_cache"],
         "helps": helps(plan, users),
         "needs": needs(asking, plan),
         "way_out": way_out(asking, plan),
@@ -106,6 +108,7 @@ def question_of(asking: Asked) -> dict[str, Any]:
         "kv": model.kv_dtype,
         "gpu": asked.gpu,
         "price": asked.price,
+        "prices": dict(asked.prices),
         "ttft_s": slo.ttft_s,
         "tpot_s": slo.tpot_s,
         "share": asked.share,
@@ -158,6 +161,7 @@ def answer_of(plan: dict[str, Any], users: float) -> dict[str, Any]:
         "runs": answer["runs"] or 1,
         "recovers": bool(plan["recovery"] and plan["recovery"]["recovers"]),
         "usd_per_month": month,
+        "usd_per_month_per_replica": month and month / answer["replicas"],
         "usd_per_user": month and month / users,
         "usd_per_year": month and 12 * month,
         "usd_per_million_input_tokens": answer["usd_per_million_input_tokens"],
@@ -197,6 +201,15 @@ def gives_way(plan: dict[str, Any], users: float) -> dict[str, Any] | None:
 def _users(plan: dict[str, Any], load: float, users: float) -> int:
     """A load of the plan in users; whole, and never more than there are."""
     return math.floor(users * load / plan["capacity"]["offered_rate_per_s"] + 1e-9)
+
+
+def loads(plan: dict[str, Any], users: float) -> list[dict[str, Any]]:
+    """The loads that the answer's fleet was simulated at, in users, and the share within the limits at each."""
+    if plan["capacity"] is None:
+        return []
+    factor = users / plan["capacity"]["offered_rate_per_s"]
+    names = ("attainment", "attainment_low", "attainment_high", "stable")
+    return [{"users": row["load"] * factor, **{name: row[name] for name in names}} for row in plan["rates"] or ()]
 
 
 def helps(plan: dict[str, Any], users: float) -> list[dict[str, Any]]:
@@ -254,10 +267,9 @@ def way_out(asking: Asked, plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _cost(asking: Asked, gpus: int | None, gpu: str | None = None) -> dict[str, float | None]:
-    """A month of so many of the question's own GPUs; what another costs was not said."""
-    price = asking.question.price
-    known = price is not None and gpus is not None and gpu in (None, asking.question.gpu)
-    return {"usd_per_month": price * gpus * HOURS_A_MONTH if known else None}  # type: ignore[operator]
+    """A month of so many GPUs, the question's own or another whose price was said."""
+    price = asking.price_of(gpu or asking.question.gpu)
+    return {"usd_per_month": None if price is None or gpus is None else price * gpus * HOURS_A_MONTH}
 
 
 def _layout(kind: str, row: dict[str, Any], asking: Asked) -> dict[str, Any]:

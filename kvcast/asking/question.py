@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import functools
 import tomllib
+from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from calibrate.memory import WIDTHS
 from calibrate.models import PREFIX, bundled_models, hugging_face_names, published_names
+from calibrate.resolve import gpu_name, known_gpus
 from kvcast.asking.uses import USES, Sized, Use, sized
 from kvcast.config import override, scenario_from_doc
 from kvcast.scenario.fitting import model_of
@@ -71,6 +73,7 @@ class Question:
     gpu: str = "h200"
     tp: tuple[int, ...] = ()  #: widths to choose from
     price: float | None = None  #: USD for a GPU and hour
+    prices: tuple[tuple[str, float], ...] = ()  #: and of other GPUs, which the ways out are told in
     ttft_s: float | None = None
     tpot_s: float | None = None
     share: float = 0.95  #: of the requests
@@ -84,6 +87,9 @@ class Question:
                 within(flag(name), value, limit)
         if self.use not in USES:
             raise InputError(f"--use {self.use}: expected one of {', '.join(USES)}{did_you_mean(self.use, USES)}")
+        for gpu, usd in self.prices:
+            _one_of("--price", gpu_name(gpu), known_gpus())
+            within(f"--price {gpu}", usd, LIMITS["price"])
         _one_of("--weights", self.weights, DTYPES)
         if self.kv is not None:
             _one_of("--kv", self.kv, KV_DTYPES)
@@ -109,6 +115,23 @@ def _one_of(name: str, value: object, known: Iterable[object]) -> None:
     if value not in known:
         near = did_you_mean(value, map(str, known))
         raise InputError(f"{name} {value}: expected one of {', '.join(map(str, known))}{near}")
+
+
+def question_of(args: Namespace) -> Question:
+    """The question of parsed flags. of `kvcast.ask_flags`. Raises InputError for one that cannot be asked."""
+    same = ["use", "users", "sessions_a_day", "hours", "rps", "gpus", "system", "model", "weights", "kv", "gpu", "tp"]
+    same += ["router", "share"]
+    listed = {gpu_name(name or args.gpu): usd for name, usd in args.price.items()}
+    return Question(
+        **{name: getattr(args, name) for name in same},
+        price=listed.pop(gpu_name(args.gpu), None),
+        prices=tuple(sorted(listed.items())),
+        new_tokens=args.input,
+        answer=args.output,
+        ttft_s=args.ttft,
+        tpot_s=args.tpot,
+        settings=tuple(args.settings),
+    )
 
 
 @dataclass(frozen=True)
@@ -140,6 +163,12 @@ class Asked:
         ttft_s = asked.ttft_s if given else use.ttft_s
         return SloConfig(ttft_s, asked.tpot_s if given else use.tpot_s, attainment=asked.share)
 
+    def price_of(self, gpu: str) -> float | None:
+        """USD an hour of a GPU, where it was said."""
+        asked = self.question
+        listed = {gpu_name(name): usd for name, usd in asked.prices}
+        return asked.price if gpu_name(gpu) == gpu_name(asked.gpu) else listed.get(gpu_name(gpu))
+
     @property
     def rate(self) -> float:
         """Sessions of the mix a second. InputError where the question gives no load."""
@@ -169,7 +198,7 @@ class Asked:
         made = Scenario(
             workload=mix,
             name=f"ask: {self.use.title}",
-            model=ModelConfig(**_model(asked.model), dtype=asked.weights, kv_dtype=asked.kv),
+            model=ModelConfig(**model_named(asked.model), dtype=asked.weights, kv_dtype=asked.kv),
             hardware=HardwareConfig(gpu=asked.gpu, tensor_parallel=width),
             engine=EngineConfig(max_model_len=context),
             cluster=ClusterConfig(replicas=replicas, router=self.router if context else EVEN),
@@ -181,7 +210,7 @@ class Asked:
         return scenario_from_doc(override(tomllib.loads(dumps(made)), asked.settings), "--set")
 
 
-def _model(name: str) -> dict[str, str]:
+def model_named(name: str) -> dict[str, str]:
     """[model] name or config: a bundled model, a config.json, or what a published checkpoint is called for short."""
     if name in bundled_models() or name.startswith(PREFIX):
         return {"name": name}

@@ -24,7 +24,7 @@ def as_text(card: dict[str, Any]) -> str:
         title(card),
         "\n".join(taken(card)),
         answer(card),
-        "\n".join([*gives_way(card), *one_down(card), *helps(card), *needs(card)]),
+        "\n".join([*gives_way(card), *one_down(card), *without_cache(card), *helps(card), *needs(card)]),
         way_out(card),
         "\n".join([*cautions(card), again(card)]),
     ]
@@ -54,6 +54,29 @@ def first(found: dict[str, Any]) -> str:
             + ("" if least is None else f"; alone and cached TTFT <= {text.seconds(_up(least))} is the least for that")
         )
     return "\n".join(lines)
+
+
+def told(document: dict[str, Any]) -> str:
+    """What is known by now (kvcast.asking.answering), for those who wait; empty where the end of it says the same."""
+    if document["stage"] == "bound":
+        return f"{first(document['first'])}\n"
+    if document["stage"] == "candidate":
+        return candidate(document)
+    return f"\n{answer(document['card'])}\n" if document["stage"] == "headline" else ""
+
+
+def candidate(document: dict[str, Any]) -> str:
+    """A fleet that was judged, in a line."""
+    row = document["row"]
+    settled = f", {row['runs']} runs" if row["runs"] > 1 else ""
+    low, high = row["attainment"]["low"], row["attainment"]["high"]
+    if row["attainment"]["mean"] is None:
+        attained = "" if high is None else f" (below {text.percent(high)})"
+    else:
+        attained = f" ({text.percent(row['attainment']['mean'])}; {100 * low:.1f} to {100 * high:.1f}{settled})"
+    each = row["gpus"] // row["replicas"]
+    size = gpus(row["gpus"]) if each == 1 else f"{gpus(row['gpus'])} ({row['replicas']} x {each})"
+    return f"  {_number(document['users'])} users on {size}: {row['verdict']}{attained}"
 
 
 def title(card: dict[str, Any]) -> str:
@@ -145,9 +168,11 @@ def gives_way(card: dict[str, Any]) -> list[str]:
     if found["at_least"]:
         return [f"Nothing gives way up to {found['next_gpu_users']:,} users, the most that were looked at."]
     until = " (it would not come back from a burst)" if found["because"] == "recovery" else ""
+    more = card["answer"]["usd_per_month_per_replica"]
+    cost = "" if more is None else f" (a replica more: {text.usd(more)} a month)"
     return [
         f"Gives way first: {what}, at {found['users']:,} users. Next GPU needed above {found['next_gpu_users']:,}"
-        f" users{until}."
+        f" users{until}{cost}."
     ]
 
 
@@ -163,14 +188,26 @@ def one_down(card: dict[str, Any]) -> list[str]:
     return [f"One replica down: {told}{more}."]
 
 
+def without_cache(card: dict[str, Any]) -> list[str]:
+    """Whether the prefix cache is worth it: the same fleet at the same load without one, by one run."""
+    found = card["without_cache"]
+    if found is None:
+        return []
+    if found["attainment"]["mean"] is None:
+        return ["Without the prefix cache the same fleet misses by far: its run was ended early."]
+    share, needed = text.percent(found["attainment"]["mean"], 0), "" if found["attains"] else ": it lives on its cache"
+    return [f"Without the prefix cache the same fleet has {share} of the requests within the limits (one run){needed}."]
+
+
 def helps(card: dict[str, Any]) -> list[str]:
     rows = card["helps"]
     if not rows:
         return [] if card["plan"]["advice"] is None else ["What helps: none of the changes that were simulated."]
-    return ["What helps (one run each):", *(f"  {_help(row)}" for row in rows)]
+    return ["What helps (one run each):", *(f"  {help_line(row)}" for row in rows)]
 
 
-def _help(row: dict[str, Any]) -> str:
+def help_line(row: dict[str, Any]) -> str:
+    """What a change gives."""
     gains = [f"{row['gpus']} GPUs"] if row["gpus"] else []
     gains += [f"holds {row['users']:,} users"] if row["users"] else []
     asks = f" (asks for {row['asks_for']})" if row["asks_for"] else ""
@@ -188,10 +225,11 @@ def way_out(card: dict[str, Any]) -> str:
     rows = card["way_out"]
     if not rows:
         return "No way out was found among longer limits, wider replicas and other GPUs."
-    return "\n".join(["Ways out (by one run each; ask again with the flags):", *(f"  {_way(row)}" for row in rows)])
+    return "\n".join(["Ways out (by one run each; ask again with the flags):", *(f"  {way_line(row)}" for row in rows)])
 
 
-def _way(row: dict[str, Any]) -> str:
+def way_line(row: dict[str, Any]) -> str:
+    """A way out, with the flags that ask it."""
     cost = "" if row["usd_per_month"] is None else f", {text.usd(row['usd_per_month'])} a month"
     flags = shlex.join(row["flags"])
     if row["kind"] == "limit":
@@ -199,7 +237,8 @@ def _way(row: dict[str, Any]) -> str:
     if row["kind"] == "recovery":
         return f"hold the load, without coming back from a burst, with {gpus(row['gpus'])}{cost}: {flags}"
     what = "wider replicas" if row["kind"] == "wider" else f"another GPU, {row['device']}"
-    return f"{what}: {row['replicas']} of {row['gpus_per_replica']}, {gpus(row['gpus'])}{cost}: {flags}"
+    n, each = row["replicas"], row["gpus_per_replica"]
+    return f"{what}: {gpus(row['gpus'])} ({n} {replicas(n)} of {each}){cost}: {flags}"
 
 
 def cautions(card: dict[str, Any]) -> list[str]:

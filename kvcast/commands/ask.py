@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from typing import Any
 
+from kvcast import ask_flags
 from kvcast.commands import output
 from kvcast.text import NO_FLEET
 
@@ -27,55 +27,7 @@ GOES_ON = True  #: with what --out keeps, when it is stopped and given again
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    load = parser.add_argument_group("load")
-    load.add_argument(
-        "--use",
-        metavar="USE",
-        default="chat",
-        help="what it is for: chat, coding-agent, rag, batch, tool-agent or reasoning (default chat)",
-    )
-    load.add_argument("--users", metavar="N", type=float, help="users at once: with a session in progress")
-    load.add_argument("--sessions-a-day", metavar="N", type=float, help="sessions a day instead, in --hours of it")
-    load.add_argument("--hours", metavar="H", type=float, default=8.0, help="of a day with sessions (default 8)")
-    load.add_argument("--rps", metavar="R", type=float, help="requests a second instead")
-    load.add_argument("--gpus", metavar="N", type=int, help="ask how many users so many GPUs serve")
-    for name, what in (
-        ("system", "system prompt and tools, which all prompts share"),
-        ("input", "new input a turn, the median"),
-        ("output", "an answer, the median"),
-    ):
-        load.add_argument(f"--{name}", metavar="TOKENS", type=int, help=f"tokens of {what} (default: the use's)")
-    on = parser.add_argument_group("model and GPU")
-    on.add_argument(
-        "--model",
-        metavar="MODEL",
-        default="llama-3.1-8b",
-        help="a bundled model, a published checkpoint's name, or the path of a config.json (default llama-3.1-8b)",
-    )
-    on.add_argument("--weights", metavar="TYPE", default="bf16", help="bf16, fp8, int4, ... (default bf16)")
-    on.add_argument("--kv", metavar="TYPE", help="bf16 or fp8 (default: the weights')")
-    on.add_argument("--gpu", metavar="GPU", default="h200", help="kvcast profile list has them (default h200)")
-    on.add_argument(
-        "--tp", metavar="N,...", type=widths, default=(), help="GPUs a replica (default: those that may do)"
-    )
-    on.add_argument("--price", metavar="USD", type=float, help="of one GPU for an hour (kvcast has no prices)")
-    on.add_argument(
-        "--router", metavar="NAME", help="default session-affinity where there are sessions, else round-robin"
-    )
-    within = parser.add_argument_group("limits (default: the use's)")
-    within.add_argument("--ttft", metavar="TIME", type=seconds, help="time to first token, such as 1.0, 1s or 800ms")
-    within.add_argument("--tpot", metavar="TIME", type=seconds, help="time per output token after it, such as 50ms")
-    within.add_argument(
-        "--for", metavar="SHARE", type=share, dest="share", default=0.95, help="of requests, 95 or 0.95"
-    )
-    parser.add_argument(
-        "--set", metavar="a.b=VALUE", action="append", default=[], dest="settings", help="any other key of the scenario"
-    )
-    parser.add_argument("--no-recover", action="store_true", help="do not ask the fleet to come back after a burst")
-    parser.add_argument("--seeds", metavar="N", type=int, default=5, help="independent runs of the answer (default 5)")
-    parser.add_argument(
-        "--max-replicas", metavar="N", type=int, default=64, help="the largest fleet to look at (default 64)"
-    )
+    ask_flags.add_arguments(parser)
     parser.add_argument(
         "--jobs", metavar="N", type=int, default=jobs(), help="processes to use (default: as many as CPUs, at most 4)"
     )
@@ -90,33 +42,10 @@ def jobs() -> int:
     return min(os.cpu_count() or 1, MOST_JOBS)
 
 
-def seconds(text: str) -> float:
-    """1.0, 1s or 800ms."""
-    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(ms|s|)", text.strip())
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text[:40]}: expected seconds, such as 1.0, 1s or 800ms")
-    return float(found[1]) / (1000 if found[2] == "ms" else 1)
-
-
-def share(text: str) -> float:
-    """95, 95% or 0.95."""
-    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(%|)", text.strip())
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text[:40]}: expected a share of requests, such as 95 or 0.95")
-    value = float(found[1])
-    return value / 100 if found[2] or value > 1 else value
-
-
-def widths(text: str) -> tuple[int, ...]:
-    """1,2,4."""
-    if not all(part.isdecimal() and len(part) < 5 for part in text.split(",")):
-        raise argparse.ArgumentTypeError(f"{text[:40]}: expected GPUs a replica, such as 4 or 2,4,8")
-    return tuple(dict.fromkeys(int(part) for part in text.split(",")))
-
-
 def run(args: argparse.Namespace) -> int:
     from kvcast import text
     from kvcast.asking import answering, words
+    from kvcast.asking.question import question_of
     from workloads.limits import from_1, within
 
     within("--seeds", args.seeds, from_1(1000))
@@ -127,8 +56,11 @@ def run(args: argparse.Namespace) -> int:
         print(toml(question))
         return 0
 
-    def tell(found: dict[str, Any]) -> None:
-        print(f"{text.wrapped(words.first(found))}\n", file=sys.stderr, flush=True)
+    def tell(document: dict[str, Any]) -> None:
+        text.tell(document)
+        if line := words.told(document):
+            text.clear_clock()
+            print(text.wrapped(line), file=sys.stderr, flush=True)
 
     options = {"jobs": args.jobs, "seeds": args.seeds, "most": args.max_replicas, "recover": not args.no_recover}
     made = answering.ask(question, out=args.out, tell=tell, **options)
@@ -137,21 +69,6 @@ def run(args: argparse.Namespace) -> int:
     if args.out and not args.json:
         print(f"plan folder: {args.out} (scenario.toml is the scenario underneath)")
     return 0 if made["answer"]["feasible"] else NO_FLEET
-
-
-def question_of(args: argparse.Namespace) -> Any:
-    from kvcast.asking.question import Question
-
-    same = ["use", "users", "sessions_a_day", "hours", "rps", "gpus", "system", "model", "weights", "kv", "gpu", "tp"]
-    same += ["price", "router", "share"]
-    return Question(
-        **{name: getattr(args, name) for name in same},
-        new_tokens=args.input,
-        answer=args.output,
-        ttft_s=args.ttft,
-        tpot_s=args.tpot,
-        settings=tuple(args.settings),
-    )
 
 
 def toml(question: Any) -> str:

@@ -98,8 +98,9 @@ class PrintKeys(argparse.Action):
         parser.exit()
 
 
-def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scenario", metavar="SCENARIO.toml", type=source, help="the scenario file")
+def add_scenario_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    told = "the scenario file, or two and more" if several else "the scenario file"
+    parser.add_argument("scenario", metavar="SCENARIO.toml", type=source, nargs="+" if several else None, help=told)
     parser.add_argument(
         "--keys",
         action=PrintKeys,
@@ -130,7 +131,7 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from kvcast import api, config, text
     from kvcast.store import runs
-    from kvcast.trust.model_error import model_error
+    from kvcast.trust.model_error import judged, scaled
     from workloads.errors import InputError
 
     overrides = args.overrides + ([] if args.horizon is None else [f"run.horizon_s={args.horizon or repr('')}"])
@@ -160,11 +161,11 @@ def run(args: argparse.Namespace) -> int:
             baseline = api.run(
                 api.without_cache(prepared), on_clock=text.clock("again with the prefix cache off", 1, 2)
             )
+        ends = None
         if result.report.summary["verdict"] is not None and not args.no_model_error:
             text.progress("simulating again at slower and faster step times")
-            result.report.summary["model_error"] = model_error(
-                prepared, **{key: value for key, value in caches.items() if key == "warm"}
-            )
+            ends = scaled(prepared, **{key: value for key, value in caches.items() if key == "warm"})
+            result.report.summary["model_error"] = judged(ends, api.class_limits(prepared), prepared.scenario.slo)
     text.clear_clock()
     if truth is not None:
         from kvcast.benchmarks.against import compare
@@ -174,7 +175,12 @@ def run(args: argparse.Namespace) -> int:
         result.report.summary["measured"] = compare(truth, result.report, str(args.against), front_end)
     if args.out:
         runs.save_run(
-            args.out, result, baseline, steps=args.steps, access_of=prepared.workload if args.access_log else None
+            args.out,
+            result,
+            baseline,
+            steps=args.steps,
+            access_of=prepared.workload if args.access_log else None,
+            twins=ends.columns if ends is not None else None,
         )
     if args.json:
         print(text.to_json(api.as_document(result, baseline)))

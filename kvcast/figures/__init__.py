@@ -41,6 +41,7 @@ from kvcast.figures.replicas import replica_load
 from kvcast.figures.resilience import branches
 from kvcast.figures.style import marked
 from kvcast.figures.timeline import PHASES, by_replica, in_system, lives, lives_of, queue, request_life, window_of
+from kvcast.figures.users import within_limits_by_users
 from kvcast.figures.workload import arrivals, prompt_layers
 
 __all__ = [
@@ -81,4 +82,5 @@ __all__ = [
     "tokens_by_scope",
     "value_of_memory",
     "window_of",
+    "within_limits_by_users",
 ]

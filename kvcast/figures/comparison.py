@@ -77,10 +77,10 @@ def differences(document: Document, key: str) -> go.Figure:
 
 
 def name_of(variant: dict[str, Any]) -> str:
-    """ "policy lfu, replicas 4" of the varied keys and values; a run of its own has just its name."""
+    """ "policy lfu, replicas 4" of the varied keys and values; a run or a variant of its own has just its name."""
     return (
         ", ".join(
-            str(value) if key == "run" else f"{key.rsplit('.', 1)[-1].replace('_', ' ')} {value}"
+            str(value) if key in ("run", "variant") else f"{key.rsplit('.', 1)[-1].replace('_', ' ')} {value}"
             for key, value in variant.items()
         )
         or text.UNKNOWN

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import shlex
 import tomllib
 import zlib
@@ -26,8 +27,12 @@ from workloads.errors import InputError
 
 PACKED = "scenario"
 """Parameter of a link that holds a whole scenario, compressed: a mix of one's own has no short form."""
+SEED = "seed"
 JOB = "job"
 """Parameter that names the run on show, for whoever opens the link on the same server."""
+LETTERS = "ABCDEF"
+"""Names of variants that a page keeps."""
+NONE = "none"
 LINK_LIMIT = 6000
 """Characters; browsers and proxies take 8,000."""
 FILE_LIMIT_BYTES = 256 << 10
@@ -57,8 +62,7 @@ def query(scenario: Scenario, base: Scenario) -> dict[str, str]:
     try:
         found = dict(_differences(_doc(scenario), _doc(base), ""))
     except _NoShortFormError:
-        packed = base64.urlsafe_b64encode(zlib.compress(dumps(scenario).encode(), 9)).decode().rstrip("=")
-        found = {PACKED: packed}
+        found = {PACKED: _packed(dumps(scenario))}
     if "hardware.gpu" in found:  # which takes the profile's place
         found.pop("hardware.profile", None)
     if sum(len(key) + len(value) + 2 for key, value in found.items()) > LINK_LIMIT:
@@ -66,6 +70,59 @@ def query(scenario: Scenario, base: Scenario) -> dict[str, str]:
             f"the mix does not fit in a link of {LINK_LIMIT:,} characters: download scenario.toml and send that"
         )
     return found
+
+
+def packed_variants(named: Mapping[str, Scenario], base: Scenario) -> str:
+    """Named variants as one parameter of a link. Raises InputError as `query` does."""
+    found = _packed(json.dumps({name: query(scenario, base) for name, scenario in named.items()}))
+    if len(found) > LINK_LIMIT:
+        raise InputError(f"the variants do not fit in a link of {LINK_LIMIT:,} characters: download variants.toml")
+    return found
+
+
+def variants_of(packed: str, base: Scenario, policies: Sequence[str]) -> dict[str, Scenario]:
+    """The variants that a link's parameter says. Raises InputError, as `scenario_of` does."""
+    try:
+        rows = json.loads(_unpacked(packed))
+        named = {str(name): {str(key): str(value) for key, value in params.items()} for name, params in rows.items()}
+    except (ValueError, AttributeError):
+        raise InputError("link: the variants in it are cut short or changed, expected the whole link") from None
+    if not set(named) <= set(LETTERS):
+        raise InputError(f"link: variants {', '.join(named)[:60]!r}, expected names among {', '.join(LETTERS)}")
+    return {name: scenario_of(params, base, policies) if params else base for name, params in named.items()}
+
+
+def _packed(text: str) -> str:
+    return base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode().rstrip("=")
+
+
+def changes(scenario: Scenario, base: Scenario) -> list[tuple[str, str, str]]:
+    """(key, what the base has, what the scenario has) of every setting in which they differ, as scenario files write
+    them; of a mix, whose classes have no short form, that it differs."""
+    doc, before = _doc(scenario), _doc(base)
+    found = []
+    for section in dict.fromkeys([*doc, *before]):
+        try:
+            rows = list(
+                _differences(
+                    {section: doc[section]} if section in doc else {},
+                    {section: before[section]} if section in before else {},
+                    "",
+                )
+            )
+        except _NoShortFormError:
+            found.append((section, "", "edited"))
+            continue
+        found += [(key, _at(before, key) or NONE, value or NONE) for key, value in rows]
+    return found
+
+
+def _at(doc: Mapping[str, Any], key: str) -> str:
+    """A key's value as a link writes it; empty where there is none."""
+    value: Any = doc
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return "" if value is None else _short(value)
 
 
 def _doc(scenario: Scenario) -> dict[str, Any]:

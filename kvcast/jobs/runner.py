@@ -5,6 +5,9 @@ reload, another session or the same question tomorrow find the finished answer, 
 
     KEY.toml  the scenario      KEY/      what --out wrote (run, plan, sweep)
     KEY.json  what --json said  KEY.log   stderr      KEY.progress  how far it is
+    KEY.told  what `ask` knows so far: one JSON document a line
+
+`ask` has no scenario file: its question is in its words, and KEY.toml keeps them in a comment.
 
     >>> runner = Runner(Path("runs/dashboard"))
     >>> job = runner.submit(dumps(scenario)); job.wait(); load_run(job.folder)
@@ -18,11 +21,13 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +40,7 @@ from workloads.files import replace_file
 
 ROOT = Path(kvcast.__file__).resolve().parent.parent
 PACKAGES = ("kvcast", "sim", "workloads", "calibrate")
-WITH_FOLDER = ("run", "plan", "sweep")
+WITH_FOLDER = ("run", "plan", "sweep", "ask")
 """Commands that keep what they find in a folder, --out."""
 PREPARE = "KVCAST_PREPARE"
 """Environment variable that `kvcast dashboard` sets: compute the example's plan before anybody asks."""
@@ -47,6 +52,7 @@ UPLOAD_LIMIT_BYTES = 64 << 20
 UPLOAD_TYPES = (".jsonl", ".json", ".csv", ".tar", ".tar.xz")
 UPLOADED = re.compile(r"\buploads/[0-9a-f]{24}/")
 CANCELLED = "cancelled"
+ASKED = "# kvcast "
 OWN_POLICIES = "KVCAST_POLICIES"
 OWN_MODELS = "KVCAST_MODELS"
 """Environment variable: own policies, module:Class separated by commas, named at `kvcast dashboard --policy`."""
@@ -104,6 +110,15 @@ class Job:
             return Progress(float(told["done"]), told["left_s"], without_paths(str(told["says"]), self.folder.parent))
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """What the command knew so far, oldest first; a line that is being written is left for the next look."""
+        try:
+            lines = self.file(".told").read_text(encoding="utf-8").split("\n")
+        except OSError:
+            return []
+        return [json.loads(line) for line in lines[:-1]]
 
     def wait(self) -> None:
         if self.thread is not None:
@@ -187,6 +202,27 @@ class Runner:
         found = Job(self.root / key)
         return found if found.answered and found.file(".toml").is_file() else None
 
+    def ask(self, words: Sequence[str]) -> Job:
+        """The job `kvcast ask WORDS`, as `submit` has it."""
+        return self.submit(asked_in(words), "ask", *words)
+
+    def asked(self, words: Sequence[str]) -> Job | None:
+        """That job as it stands; None when nobody has asked yet."""
+        return self.existing(asked_in(words), "ask", *words)
+
+    def find_asked(self, key: str) -> Job | None:
+        """The question that a link names: in progress or answered. Anything that is no key of a question here is
+        None."""
+        if not KEY.fullmatch(key):
+            return None
+        with self._lock:
+            job = self._jobs.get(key)
+        if job is None:
+            job = Job(self.root / key)
+            line = job.scenario_toml.partition("\n")[0] if job.file(".toml").is_file() else ""
+            job.command = tuple(shlex.split(line.removeprefix(ASKED))) if line.startswith(ASKED) else ()
+        return job if job.command[:1] == ("ask",) and (job.running or job.answered) else None
+
     def cancel(self, job: Job) -> None:
         if job.running:
             job.why_not = CANCELLED
@@ -218,15 +254,16 @@ class Runner:
     def _run(self, job: Job) -> None:
         name = job.command[0]
         words = 2 if name == "workload" else 1  # kvcast workload describe
-        argv = [*job.command[:words], str(job.file(".toml")), *job.command[words:]]
+        argv = [*job.command[:words], *([] if name == "ask" else [str(job.file(".toml"))]), *job.command[words:]]
         argv += ["--out", str(job.folder)] if name in WITH_FOLDER else []
-        job.file(".progress").unlink(missing_ok=True)
+        for suffix in (".progress", ".told"):
+            job.file(suffix).unlink(missing_ok=True)
         said = job.file(f".{os.getpid()}-{threading.get_ident()}.out")  # another server may be at the same question
         with said.open("wb") as out, job.file(".log").open("wb") as log:
-            job.process = _kvcast(*argv, "--json", stdout=out, stderr=log, progress=job.file(".progress"))
+            job.process = _kvcast(*argv, "--json", stdout=out, stderr=log, job=job)
             ended = _wait(job.process, job.stop)
         answered = job.process.returncode == 0 or (
-            name == "plan" and job.process.returncode == text.NO_FLEET and said.stat().st_size > 0
+            name in ("plan", "ask") and job.process.returncode == text.NO_FLEET and said.stat().st_size > 0
         )
         if answered and name != "run":  # a run's is its summary.json
             os.replace(said, job.file(".json"))
@@ -277,6 +314,11 @@ def key_of(scenario_toml: str, command: tuple[str, ...]) -> str:
     return hashlib.sha256("\0".join((code_version(), scenario_toml, *command)).encode()).hexdigest()[:24]
 
 
+def asked_in(words: Sequence[str]) -> str:
+    """The text of KEY.toml of a question: its words, in a comment."""
+    return f"{ASKED}{shlex.join(('ask', *words))}\n"
+
+
 def without_paths(line: str, folder: Path) -> str:
     """The line with files of the server named by their last part only, whether it has them whole or from where the
     server runs."""
@@ -309,12 +351,11 @@ def _wait(process: subprocess.Popen, stop: threading.Event) -> bool:
     return True
 
 
-def _kvcast(*arguments: str, progress: Path | None = None, **streams: Any) -> subprocess.Popen:
+def _kvcast(*arguments: str, job: Job, **streams: Any) -> subprocess.Popen:
     """The command line in a process group of its own, within bounds that no honest run meets."""
     path = os.environ.get("PYTHONPATH")
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)}
-    if progress is not None:
-        environment[text.PROGRESS_FILE] = str(progress)
+    environment[text.PROGRESS_FILE], environment[text.TOLD_FILE] = str(job.file(".progress")), str(job.file(".told"))
     process = subprocess.Popen(
         [sys.executable, "-m", "kvcast", *arguments],
         stdin=subprocess.DEVNULL,

@@ -8,10 +8,9 @@ The one idea: a difference is told with its 95 % interval, and one that may be c
 
 from __future__ import annotations
 
-import csv
-import io
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
@@ -19,36 +18,53 @@ import streamlit as st
 from kvcast import figures, text
 from kvcast.config import scenario_from_doc
 from kvcast.figures.comparison import name_of
-from kvcast.pages import shell
+from kvcast.pages import address, kept, shell
 from kvcast.pages.edit import inputs, variants
 from kvcast.pages.results import MARK, mark_of_share, plain, plot
 from kvcast.pages.shell import Page, of_a_run
+from kvcast.present.comparison import (
+    as_csv,
+    chance,
+    difference_rows,
+    extrapolated,
+    settings_rows,
+    shown_keys,
+    turned,
+    value_rows,
+)
+from kvcast.present.html_comparison import of_comparison
 from kvcast.present.terms import TERMS
 from kvcast.present.verdict import fleet_of
 from kvcast.store.runs import Run
-from kvcast.studies import compare, differences
+from kvcast.studies import compare, differences, named_variants
 from workloads.errors import InputError
 
 Document = Mapping[str, Any]
-DEFAULT_AXIS = "cluster.replicas"
 AXES_AT_ONCE = 3
 FEW = 4
-PINNED, VARY = "The pinned baseline", "Variants of this run"
+PINNED, VARY, KEPT = "The pinned baseline", "Variants of this run", "Kept variants"
 
 
 @of_a_run
 def show(page: Page, run: Run) -> None:
     st.markdown(plain(f"{run.summary['name']} on {fleet_of(run.summary)}, against:"))
-    choices = [VARY, PINNED] if page.baseline is not None and page.baseline.folder != run.folder else [VARY]
+    kept.offer(page.shown_toml)
+    choices = [
+        *([KEPT] if len(kept.all_()) > 1 else []),
+        VARY,
+        *([PINNED] if page.baseline is not None and page.baseline.folder != run.folder else []),
+    ]
     choice = (
         st.segmented_control(
-            "Against", choices, default=VARY, required=True, key="compare.against", label_visibility="collapsed"
+            "Against", choices, default=choices[0], required=True, key="compare.against", label_visibility="collapsed"
         )
         if len(choices) > 1
         else VARY
     )
-    if choice == PINNED and page.baseline is not None:
-        found: Document | None = of_runs(page.baseline, run)
+    if choice == KEPT:
+        found: Document | None = _kept(page)
+    elif choice == PINNED and page.baseline is not None:
+        found = of_runs(page.baseline, run)
     else:
         found = _varied(page, run)
     if found is not None:
@@ -65,6 +81,31 @@ def of_runs(first: Run, second: Run) -> dict[str, Any]:
             )
             for label, run in both
         ]
+    )
+
+
+def _kept(page: Page) -> Document | None:
+    """The kept variants, on the same requests."""
+    named = kept.told()
+    seeds = _seeds(st)
+    label = f"Compare {', '.join(kept.all_())} ({len(named) * seeds} simulations)"
+    command = ("compare", *(("--seeds", str(seeds)) if seeds > 1 else ()))
+    asked = replace(page, shown_toml=named_variants.dumps(named))
+    job = shell.result(asked, st.container(), *command, label=label)
+    return None if job is None else job.document()
+
+
+def _seeds(place: Any) -> int:
+    return int(
+        place.number_input(
+            "Seeds",
+            1,
+            variants.MOST_SEEDS,
+            1,
+            key="compare.seeds",
+            persist_state="session",
+            help="repeat with other arrivals: seeds are independent, so their interval is the safer one",
+        )
     )
 
 
@@ -85,26 +126,17 @@ def _varied(page: Page, run: Run) -> Document | None:
 def _ask(page: Page, run: Run) -> tuple[str, ...]:
     scenario = scenario_from_doc(tomllib.loads(page.shown_toml))
     left, right = st.columns([3, 1])
+    address.chosen("compare.keys", list(variants.BY_KEY))
     keys = left.multiselect(
         "Vary",
         list(variants.BY_KEY),
-        [DEFAULT_AXIS],
+        [variants.FIRST],
         format_func=lambda key: variants.BY_KEY[key].label,
         max_selections=AXES_AT_ONCE,
         key="compare.keys",
         persist_state="session",
     )
-    seeds = int(
-        right.number_input(
-            "Seeds",
-            1,
-            variants.MOST_SEEDS,
-            1,
-            key="compare.seeds",
-            persist_state="session",
-            help="repeat with other arrivals: seeds are independent, so their interval is the safer one",
-        )
-    )
+    seeds = _seeds(right)
     chosen: dict[str, list[str]] = {}
     for place, key in zip(st.columns(max(len(keys), 1)), keys, strict=False):
         axis = variants.BY_KEY[key]
@@ -143,38 +175,42 @@ def _suggestion(key: str, mine: str) -> str:
 
 def _answer(found: Document) -> None:
     first = name_of(found["variants"][0]["variant"])
+    if rows := settings_rows(found):
+        st.header("What differs")
+        st.dataframe(rows, hide_index=True, width="stretch")
     st.header(f"Against {plain(first)}", help=plain(f"{TERMS['change']} Method: {found['method']}."))
     rows = difference_rows(found)
     st.dataframe(turned(rows) if len(rows) <= FEW else rows, hide_index=True, width="stretch")
-    st.caption(plain(f"{found['method'][:1].upper()}{found['method'][1:]}. {_chance(found)}"))
-    keys = [
-        key
-        for key in differences.VALUES
-        if any((v["vs_first"].get(key) or {}).get("difference") is not None for v in found["variants"][1:])
-    ]
+    st.caption(plain(f"{found['method'][:1].upper()}{found['method'][1:]}. {chance(found)}"))
+    keys = [key for key in differences.VALUES if key in (shown := shown_keys(found))]
     if keys:
         heading = {key: differences.VALUES[key][0] for key in keys}
-        shown = next(
-            (key for key in keys if any((v["vs_first"].get(key) or {}).get("shown") for v in found["variants"][1:])),
-            keys[0],
-        )
         key = st.segmented_control(
             "Plot",
             keys,
-            default=shown,
+            default=shown[0],
             required=True,
             format_func=heading.__getitem__,
             key="compare.plot",
             label_visibility="collapsed",
         )
-        plot(st.container(), figures.differences(found, key if key in keys else shown), TERMS["change"])
+        plot(st.container(), figures.differences(found, key if key in keys else shown[0]), TERMS["change"])
     st.header("Values")
     st.dataframe(value_rows(found), hide_index=True, width="stretch")
-    if any(mark_of_share(_extrapolated(variant)) for variant in found["variants"]):
+    if any(mark_of_share(extrapolated(variant)) for variant in found["variants"]):
         st.caption(plain(f"{MARK} {TERMS['extrapolated']}"))
     for one in found.get("does_not_fit", ()):
         st.caption(plain(f"{name_of(one['variant'])} does not fit: {one['why']}"))
-    left, right = st.columns(2)
+    left, middle, right = st.columns(3)
+    middle.download_button(
+        "comparison.html",
+        lambda: of_comparison(found),
+        "comparison.html",
+        "text/html",
+        on_click="ignore",
+        width="stretch",
+        key="compare.html",
+    )
     left.download_button(
         "comparison.csv",
         lambda: as_csv(found),
@@ -195,90 +231,3 @@ def _answer(found: Document) -> None:
         width="stretch",
         key="compare.json",
     )
-
-
-def _chance(found: Document) -> str:
-    """Intervals are many: some miss the truth."""
-    count = sum(d["interval_95"] is not None for v in found["variants"][1:] for d in v["vs_first"].values())
-    return (
-        f"Each interval holds the truth 95 times in 100: of these {count}, {0.05 * count:.1f} are expected to miss."
-        if count > 1
-        else ""
-    )
-
-
-def difference_rows(found: Document) -> list[dict[str, str]]:
-    """A row a variant but the first: each difference with its interval, or that none is shown, or why there is none."""
-    rows = []
-    for variant in found["variants"][1:]:
-        row = {"variant": name_of(variant["variant"])}
-        for key, (heading, tell, good) in differences.VALUES.items():
-            row[heading] = _cell(variant["vs_first"].get(key), tell, good)
-        rows.append({**row, "stable": _stable(variant)})
-    return [{key: value for key, value in row.items() if any(r[key] for r in rows)} for row in rows]
-
-
-def turned(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """A row a value and a column a variant: for a few variants this is the table that fits a page."""
-    return [{"": key, **{row["variant"]: row[key] for row in rows}} for key in rows[0] if key != "variant"]
-
-
-def _cell(d: Document | None, tell: Any, good: str) -> str:
-    if d is None or d["difference"] is None:
-        return "" if d is None or d["note"] in ("no price", "undefined") else d["note"]
-    signed = f"{'+' if d['difference'] >= 0 else '−'}{tell(abs(d['difference']))}"
-    if d["interval_95"] is None:
-        return f"{signed} (no interval: {d['note']})"
-    if not d["shown"]:
-        return "no difference shown"
-    return (
-        f"{signed} ± {tell(d['interval_95'])}, {'better' if (d['difference'] > 0) == (good == 'higher') else 'worse'}"
-    )
-
-
-def value_rows(found: Document) -> list[dict[str, str]]:
-    """A row a variant: its values, with intervals over seeds where there are several."""
-    rows = []
-    for variant in found["variants"]:
-        steady = _stable(variant) != "NO"
-        row = {"variant": name_of(variant["variant"])}
-        for key, (heading, tell) in compare.COLUMNS.items():
-            half = variant[f"{key}_interval_95"]
-            value = tell(variant[key]) if half is None else f"{tell(variant[key])} ± {tell(half)}"
-            row[heading] = value if steady or not key.endswith("_ms") else text.UNKNOWN
-        share = _extrapolated(variant)
-        rows.append({**row, "stable": _stable(variant), "extrapolated": f"{text.percent(share)}{mark_of_share(share)}"})
-    return rows
-
-
-def _extrapolated(variant: Document) -> float:
-    """The largest share of simulated time, over the variant's seeds, outside what the profile was made from."""
-    return max(s["coverage"]["extrapolated"] for s in variant["summaries"])
-
-
-def _stable(variant: Document) -> str:
-    answers = {None: "?", True: "yes", False: "NO"}
-    return "/".join(dict.fromkeys(answers[s.get("stable")] for s in variant["summaries"]))
-
-
-def as_csv(found: Document) -> str:
-    """Numbers as numbers: values, differences to the first variant, half-widths of their intervals."""
-    rows = [
-        {
-            **variant["variant"],
-            **{column: variant[column] for key in compare.COLUMNS for column in (key, f"{key}_interval_95")},
-            **{
-                f"{key}_{part}": d[part]
-                for key, d in variant["vs_first"].items()
-                for part in ("difference", "interval_95", "shown")
-            },
-            "stable": _stable(variant),
-            "extrapolated": _extrapolated(variant),
-        }
-        for variant in found["variants"]
-    ]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(key for row in rows for key in row)))
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()

@@ -26,6 +26,10 @@ ESTIMATE = (
     " as a warm-up. On the bundled mixes its goodput is within 15 % of the whole run's, on fleets that keep up; a p99"
     " is rougher."
 )
+AGAINST = (
+    "Last run: the estimate of the settings of the run on show, of the same sample, so that the two differ by what was"
+    " changed and not by how rough an estimate is."
+)
 GOODPUT = (
     "Requests per second that meet every limit of their SLO class; without limits, requests per second that complete."
 )
@@ -34,30 +38,38 @@ GOODPUT = (
 def show(page: Page) -> None:
     """What a run would say, from a sample of it; starts by itself with every edit, in the place of the one before."""
     state, job = st.session_state, None
+    base = _of_last_run(page)
     if page.asked.scenario is not None:
         before = state.get("workload.estimating")
         try:
             job = page.runner.submit(page.asked.toml, "estimate")
         except InputError as error:
             st.caption(plain(str(error)))
-        if before is not None and before is not job:
+        if before is not None and before not in (job, base):
             page.runner.cancel(before)
         state["workload.estimating"] = job
     with st.container(border=True):
-        shell.until_done(job, functools.partial(_estimated, job))
+        shell.until_done(job if job is not None and job.running else base, functools.partial(_estimated, job, base))
 
 
-def _estimated(job: Any) -> None:
-    """The estimate's numbers, each with its change since the last one; the old ones, marked, until the new ones are
-    there."""
+def _of_last_run(page: Page) -> Any:
+    """The estimate of the run on show, which the settings' own is held against: like with like, on the same arrivals.
+    None where they are the same."""
+    if not page.shown_toml or page.shown_toml == page.asked.toml:
+        return None
+    try:
+        return page.runner.submit(page.shown_toml, "estimate")
+    except InputError:
+        return None
+
+
+def _estimated(job: Any, base: Any) -> None:
+    """The estimate's numbers, each with its change against the last full run's settings; those of the edit before,
+    marked, until the new ones are there."""
     state = st.session_state
     if job is not None and job.done and state.get("workload.estimate_key") != job.key:
-        state["workload.before"], state["workload.estimate"], state["workload.estimate_key"] = (
-            state.get("workload.estimate"),
-            job.document(),
-            job.key,
-        )
-    found, before = state.get("workload.estimate"), state.get("workload.before")
+        state["workload.estimate"], state["workload.estimate_key"] = job.document(), job.key
+    found, before = state.get("workload.estimate"), base.document() if base is not None and base.done else None
     if job is not None and not job.running and not job.done and job.failure():
         st.error(plain(job.failure()), icon=":material/error:")
     waiting = job is None or not job.done
@@ -91,7 +103,7 @@ def _estimated(job: Any) -> None:
         value, old = found[key], (before or {}).get(key)
         if value is None:
             continue
-        changed = None if old is None or form(old) == form(value) else f"was {form(old)}"
+        changed = None if old is None or form(old) == form(value) else f"last run: {form(old)}"
         colour: Any = "off" if changed is None else "green" if (value > old) == good else "red"
         doubtful = mark if key != "prefix_hit_rate" else ""
         row.metric(
@@ -100,7 +112,9 @@ def _estimated(job: Any) -> None:
             changed,
             delta_color=colour,
             delta_arrow="off" if changed is None else "up" if value > old else "down",
-            help=plain(f"{help_text} {TERMS['extrapolated']}" if doubtful else help_text),
+            help=plain(
+                " ".join([help_text, *([TERMS["extrapolated"]] if doubtful else []), *([AGAINST] if changed else [])])
+            ),
         )
 
 
@@ -131,11 +145,7 @@ def trace(page: Page) -> None:
         )
         return
     job = inputs.reading(page.runner, path)
-    if job.running or page.asked.problem == inputs.READING:  # or when the settings were checked
-        with st.container():
-            shell.follow(page.runner, job)
-        return
-    if not job.done:
+    if not job.done or page.asked.problem == inputs.READING:  # its progress, or what is wrong, stands above the page
         return
     document = job.document()
     st.header("Reading report")

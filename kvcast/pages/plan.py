@@ -17,14 +17,13 @@ import streamlit as st
 from kvcast import text
 from kvcast.jobs import demo
 from kvcast.jobs.runner import Job, Runner
-from kvcast.pages import answer, results, shell
+from kvcast.pages import answer, judging, kept, results, shell
+from kvcast.pages.address import FIND, REACH
 from kvcast.pages.apply import apply_change, use
 from kvcast.pages.plan_files import plan_files
 from kvcast.pages.plan_question import (
     AFFINITY,
     DEFAULT_SEEDS,
-    FIND,
-    REACH,
     SEEDS,
     WIDER,
     Axes,
@@ -46,6 +45,10 @@ from kvcast.scenario.toml import dumps
 from kvcast.store.runs import Run
 from sim.scenario import Scenario
 
+SEARCH = (
+    "The verdict above is of these limits already. Which fleet meets them, and what it costs, is a search over"
+    " simulations: a plan of other limits does not answer it, so ask for a new one."
+)
 LOST_TO_ROUTING = 0.05
 """Share of the prompt tokens that are cached on another replica, from which it is said to matter."""
 
@@ -59,6 +62,7 @@ def prepare(runner: Runner) -> Job:
 def show(page: Page, run: Run) -> None:
     apply = functools.partial(apply_change, page)
     st.markdown(plain(question(run)))
+    judging.fields(page.asked.scenario, page.shown_toml)
     results.box(verdict(run.summary, run.scenario))
     job = _plan(page, run)
     found = job.document() if job else None
@@ -164,6 +168,8 @@ def _plan(page: Page, run: Run) -> Job | None:
         label=REACH if fixed else FIND,
     )
     if job is None:
+        if page.shown_toml != page.simulated_toml:
+            st.caption(SEARCH)
         return None
     found = job.document()
     other = winner(page, found)
@@ -240,6 +246,7 @@ def _pin(page: Page, run: Run, place: Any) -> None:
     """Pin the run on show, or say what is pinned and let it go."""
     state = st.session_state
     with place:
+        kept.button(page.shown_toml)
         if page.baseline is not None:
             s = page.baseline.summary
             words = (

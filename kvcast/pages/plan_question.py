@@ -15,7 +15,9 @@ import streamlit as st
 
 from calibrate.resolve import profile_of_gpu
 from kvcast.config import override, scenario_from_doc
+from kvcast.pages import address
 from kvcast.pages.edit import choices, inputs
+from kvcast.pages.edit.variants import PLANNED as KEYS
 from kvcast.pages.edit.variants import written
 from kvcast.pages.edit.widgets import hint
 from kvcast.pages.results import plain
@@ -31,7 +33,6 @@ from workloads.errors import InputError
 Document = Mapping[str, Any]
 
 Axes = Mapping[str, Sequence[Any]]
-FIND, REACH = "Find the fewest GPUs", "How far does this fleet reach?"
 SEEDS = (1, 3, 5, 10)
 DEFAULT_SEEDS = Options().seeds
 AFFINITY = "session-affinity"
@@ -54,18 +55,6 @@ def plan_also(page: Page, seeds: int = DEFAULT_SEEDS, **more: Sequence[Any]) -> 
         page.runner.submit(start_of(page.shown_toml, axes, state["prices"]), *command(axes, seeds))
     except InputError as error:
         st.toast(plain(str(error)))
-
-
-KEYS = {
-    "gpus": "hardware.gpu",
-    "widths": "hardware.tensor_parallel",
-    **{f.name: f"hardware.{f.name}" for f in choices.layout() if f.name != "tensor_parallel"},
-    "dtypes": "model.dtype",
-    "kv_dtypes": "model.kv_dtype",
-    "policies": "cache.policy",
-    "routers": "cluster.router",
-}
-"""What the page lets vary -> the key; the layout's other keys go by their own names."""
 
 
 def ask_axes(scenario: Scenario) -> Axes:
@@ -91,6 +80,8 @@ def ask_axes(scenario: Scenario) -> Axes:
         "policies": ("Prefix cache", inputs.policies(), ""),
         "routers": ("Router", list(ROUTERS), ""),
     }
+    for name, (_, values, _) in options.items():
+        address.chosen(f"plan.{name}", values)
     chosen = {
         name: st.multiselect(
             label,

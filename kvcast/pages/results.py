@@ -8,24 +8,27 @@ The one idea: everything is read from the run folder, so the page and `summary.j
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import streamlit as st
 
 from kvcast import figures, text
 from kvcast.pages.edit.chart import draw
 from kvcast.pages.edit.plain import plain
 from kvcast.planner import words
+from kvcast.present.numbers import MARK as MARK
 from kvcast.present.numbers import Number, four
+from kvcast.present.numbers import mark_of_share as mark_of_share
 from kvcast.present.terms import TERMS
 from kvcast.present.verdict import MET, MISSED, OPEN, Verdict, fleet_of, share_of
+from kvcast.store import parquet
 from kvcast.store.runs import Run
 
 Document = Mapping[str, Any]
-MARK = "†"  # a number that rests on extrapolated step times; a triangle would read as "rising"
-MARKED_SHARE = 0.01
 
 
 def box(found: Verdict, place: Any = st) -> None:
@@ -67,17 +70,14 @@ def _four(name: str, baseline_name: str, _run: Run, _baseline: Run | None) -> li
 
 
 def _name(run: Run | None) -> str:
-    """What a run is kept under: its folder, and when that was written."""
-    return "" if run is None else f"{run.folder} {run.info['written_at']}"
+    """What a run is kept under: its folder, when that was written, and what it is judged by."""
+    if run is None:
+        return ""
+    return f"{run.folder} {run.info['written_at']} {run.scenario.slo} {run.scenario.cost.gpu_hour_usd}"
 
 
 def mark_of(s: Document) -> str:
     return mark_of_share(s["coverage"]["extrapolated"])
-
-
-def mark_of_share(extrapolated: float | None) -> str:
-    """The mark of numbers that rest on more than 1 % extrapolated simulated time."""
-    return f" {MARK}" if (extrapolated or 0.0) >= MARKED_SHARE else ""
 
 
 def _four_places() -> list[Any]:
@@ -310,11 +310,11 @@ def assumptions(run: Run) -> None:
 def reproduce(run: Run, scenario_toml: str) -> None:
     """The command line that gives the same numbers, and what it reads and writes."""
     st.code("kvcast run scenario.toml --out my-run", language="bash")
-    requests = run.folder / "requests.parquet"
+    requests = run.tables["requests"]
     files: tuple[tuple[str, str, Callable[[], Any]], ...] = (
         ("scenario.toml", "application/toml", lambda: portable(scenario_toml)),
-        ("summary.json", "application/json", (run.folder / "summary.json").read_bytes),
-        ("requests.parquet", "application/octet-stream", requests.read_bytes),
+        ("summary.json", "application/json", lambda: text.to_json(run.summary) + "\n"),
+        ("requests.parquet", "application/octet-stream", lambda: as_parquet(requests)),
         ("requests.csv", "text/csv", lambda: as_csv(requests)),
         ("report.html", "text/html", lambda: as_html(run)),
     )
@@ -332,15 +332,22 @@ def as_html(run: Run) -> str:
     return of_run(run)
 
 
-def as_csv(path: Path) -> bytes:
-    """A Parquet table as CSV, made when it is asked for."""
+def as_parquet(columns: Mapping[str, np.ndarray]) -> bytes:
+    """The file that a run folder has of these columns."""
+    with tempfile.TemporaryDirectory() as folder:
+        parquet.write(path := Path(folder) / "table.parquet", columns)
+        return path.read_bytes()
+
+
+def as_csv(columns: Mapping[str, np.ndarray]) -> bytes:
+    """Columns as CSV, made when it is asked for."""
     import io
 
+    import pyarrow as pa
     import pyarrow.csv
-    import pyarrow.parquet as pq
 
     out = io.BytesIO()
-    pyarrow.csv.write_csv(pq.read_table(path), out)
+    pyarrow.csv.write_csv(pa.table(dict(columns)), out)
     return out.getvalue()
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ import streamlit as st
 
 from kvcast.config import scenario_from_doc
 from kvcast.jobs import link, opened
-from kvcast.jobs.runner import Job, Runner
-from kvcast.pages import results
+from kvcast.jobs.runner import CANCELLED, Job, Runner
+from kvcast.pages import address, ask_words, judging, results
 from kvcast.pages.edit import inputs, settings
 from kvcast.pages.edit.inputs import Asked
 from kvcast.store.runs import Run, load_run
@@ -34,6 +34,7 @@ from sim.scenario import Scenario
 from workloads.errors import InputError
 
 POLL_S = 0.5
+CHANGES_TOLD = 4
 LAYOUT = (
     "<style>.stMainBlockContainer { padding: 4rem 2.5rem 2rem; } .stSidebar .stVerticalBlock { gap: 0.6rem; }"
     " .unseen { position: absolute; width: 1px; height: 1px; margin: 0; overflow: hidden; clip-path: inset(50%); }"
@@ -42,6 +43,8 @@ LAYOUT = (
     " .stPlotlyChart :is(.xaxislayer-above, .yaxislayer-above, .g-xtitle, .g-ytitle, .cbaxis, .cbtitle,"
     " .annotation-text-g) text"
     " { fill: currentColor !important; }"  # the axes' words: a plot's own grey stands out too little
+    " @media (max-width: 640px) { [data-testid=stMetricValue] { font-size: 1.4rem; }"
+    " .stMainBlockContainer { padding: 4rem 1rem 2rem; } }"
     " .stMultiSelect [data-tag] { background: #a8243a; color: white; }</style>"
 )
 """Less empty space around a page of numbers than Streamlit leaves around a text; what is said to a screen reader takes
@@ -54,15 +57,20 @@ class Page:
 
     runner: Runner
     asked: Asked  #: what the sidebar and the Workload page say now
-    shown_toml: str  #: the scenario of the run on show
-    run: Run | None  #: that run; None before the first one is there
-    baseline: Run | None  #: the run the reader pinned, to compare with
+    shown_toml: str  #: the scenario of the run on show, with the limits and the price that are asked for now
+    simulated_toml: str  #: the same, as it was simulated
+    run: Run | None  #: that run, judged by them; None before the first one is there
+    baseline: Run | None  #: the run the reader pinned, to compare with, judged by them too
 
 
 @st.cache_resource
 def runner_of(root: str) -> Runner:
     """The server's runner, shared by its sessions."""
     return Runner(Path(root))
+
+
+def the_runner() -> Runner:
+    return runner_of(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
@@ -94,9 +102,9 @@ def of_a_run(show: Callable[[Page, Run], None]) -> Callable[[Page], None]:
 def begin() -> Page:
     """Draw the sidebar and find out what is on show. Once in every pass, before the page."""
     job: Job | None
-    runner = runner_of(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
+    runner = the_runner()
     state = st.session_state
-    first = "base" not in state
+    first = "base" not in state or address.gone_back()
     if first:
         _open(runner)
     st.html(LAYOUT)
@@ -113,16 +121,33 @@ def begin() -> Page:
     ):
         state["pending"] = job  # whoever reloads in the middle of a run follows it further
     _settle()
-    job = state["job"]
-    page = Page(runner, asked, job.scenario_toml if job else "", loaded(job), loaded(state["pinned"]))
+    job, pinned = state["job"], state["pinned"]
+    run, toml = judging.shown(asked.scenario, job.scenario_toml if job else "", loaded(job))
+    baseline, _ = judging.shown(asked.scenario, pinned.scenario_toml if pinned else "", loaded(pinned))
+    page = Page(runner, asked, toml, job.scenario_toml if job else "", run, baseline)
     _share(page)
     return page
+
+
+def is_of_settings(params: Mapping[str, str]) -> bool:
+    """Whether a link's parameters are a scenario's or a run's, and not a question's."""
+    if set(params) == {link.JOB}:
+        return the_runner().find(params[link.JOB]) is not None
+    return not ask_words.is_question(params)
+
+
+def fresh() -> None:
+    """Nothing is on show in this session: whatever its settings say is run next."""
+    st.session_state.update(job=None, pending=None, problem="", pinned=None)
 
 
 def _open(runner: Runner) -> None:
     """A new session says what its link says: settings, the run on show, or the bundled example."""
     state, params = st.session_state, st.query_params.to_dict()
-    state.update(job=None, pending=None, problem="", pinned=None)
+    state["problem"] = ""
+    for key in ("job", "pending", "pinned"):  # who goes back keeps what is on show until the address names another
+        state.setdefault(key, None)
+    address.take(runner, params)
     job = runner.find(params.pop(link.JOB, ""))
     try:
         if params:
@@ -148,8 +173,8 @@ def _share(page: Page) -> None:
             st.markdown("\n".join(f"- [{results.plain(name)}](/?{link.JOB}={key})" for name, key in runs.items()))
         if scenario is not None:
             params, why_not = _link(page, scenario)
-            if st.query_params.to_dict() != params:
-                st.query_params.from_dict(params)
+            params |= address.given()
+            address.written(params)
             st.markdown("**Link** :gray[to these settings; the browser's address is the same]")
             if why_not:
                 st.caption(results.plain(why_not))
@@ -185,9 +210,11 @@ def _link(page: Page, scenario: Scenario) -> tuple[dict[str, str], str]:
     """(the link's parameters, why they are not the settings). The run on show is named where the settings do not name
     it already."""
     job: Job | None = st.session_state["job"]
-    key = {link.JOB: job.key} if job is not None and page.asked.toml != page.shown_toml else {}
+    key = {link.JOB: job.key} if job is not None and page.asked.toml != job.scenario_toml else {}
     try:
-        return link.query(scenario, settings.demo()) | key, ""
+        found = link.query(scenario, settings.demo())
+        # a job alone means its own settings: the example's, beside another run, are told by one that is as it was
+        return found | ({link.SEED: str(scenario.seed)} if key and not found else {}) | key, ""
     except InputError as error:
         return ({link.JOB: job.key} if job is not None else {}), str(error)
 
@@ -239,12 +266,41 @@ def status(page: Page) -> None:
     pending: Job | None = state["pending"]
     if pending is not None:
         follow(page.runner, pending)
+    elif page.asked.problem == inputs.READING:
+        follow(page.runner, inputs.reading(page.runner, state["workload.trace"]))
     elif page.asked.problem:
         st.error(results.plain(page.asked.problem), icon=":material/error:")
     elif state["problem"]:
-        st.error(results.plain(state["problem"]), icon=":material/error:")
+        st.error(results.plain(f"{_stated(state['problem'])}{_of_what(page)}"), icon=":material/error:")
     elif page.shown_toml and not settings.alike(page.asked.toml, page.shown_toml):
-        st.info("The settings have changed since this run. Press **Run** to simulate them.", icon=":material/edit:")
+        st.info(
+            "The settings have changed since this run. Press **Run** to simulate them."
+            f" {results.plain(_changed(page))}",
+            icon=":material/edit:",
+        )
+
+
+def _stated(problem: str) -> str:
+    return "Cancelled" if problem == CANCELLED else problem.rstrip(".")
+
+
+def _of_what(page: Page) -> str:
+    """Whose the results below are when a run did not come to its end."""
+    if page.run is None:
+        return ". There is no finished run to show yet."
+    if page.asked.scenario is None or settings.alike(page.asked.toml, page.shown_toml):
+        return "."
+    return f". The results below are of the last finished run. {_changed(page)}"
+
+
+def _changed(page: Page) -> str:
+    """What the settings have that the run on show has not: "Changed: cluster.replicas 2 -> 3."."""
+    if page.asked.scenario is None:
+        return ""
+    changes = link.changes(page.asked.scenario, judging.scenario_of(page.shown_toml))
+    told = [f"{key} {before} → {now}" if before else f"{key} {now}" for key, before, now in changes[:CHANGES_TOLD]]
+    more = len(changes) - len(told)
+    return f"Changed: {', '.join(told)}{f' and {more} more' if more else ''}." if told else ""
 
 
 def result(page: Page, place: Any, *command: str, label: str) -> Job | None:
@@ -260,8 +316,8 @@ def result(page: Page, place: Any, *command: str, label: str) -> Job | None:
         if job is not None and running:
             follow(page.runner, job)
             return None
-        if job is not None:
-            st.error(results.plain(job.failure()), icon=":material/error:")
+        if job is not None and (told := _ended(job, label)):
+            st.error(results.plain(told), icon=":material/error:")
         if st.button(label, key=f"start {label} {' '.join(command)}"):
             try:
                 page.runner.submit(page.shown_toml, *command)
@@ -269,6 +325,15 @@ def result(page: Page, place: Any, *command: str, label: str) -> Job | None:
             except InputError as error:
                 st.error(results.plain(str(error)), icon=":material/error:")
     return None
+
+
+def _ended(job: Job, label: str) -> str:
+    """Why a job has no answer, and what that leaves; nothing of what another session cancelled."""
+    if job.failure() != CANCELLED:
+        return job.failure()
+    if job.key not in st.session_state.get("cancelled", ()):
+        return ""
+    return f"Cancelled: “{label}” has no answer yet. All else on this page is of the run on show."
 
 
 def until_done(job: Job | None, draw: Callable[[], None]) -> None:
@@ -279,7 +344,7 @@ def until_done(job: Job | None, draw: Callable[[], None]) -> None:
 def follow(runner: Runner, job: Job) -> None:
     """Progress, time left and Cancel of a job that was running a moment ago; the page is drawn anew when it ends, and
     does not wait for it. One follower to a container: Streamlit tells fragments apart by where they stand."""
-    _polled(job, functools.partial(_progress, runner, job), True)
+    _polled(job, functools.partial(progress, runner, job), True)
 
 
 def _polled(job: Job | None, draw: Callable[[], None], running: bool) -> None:
@@ -298,14 +363,16 @@ def _polled(job: Job | None, draw: Callable[[], None], running: bool) -> None:
     part()
 
 
-def _progress(runner: Runner, job: Job) -> None:
-    progress = job.progress
-    done, says = (progress.done, progress.says) if progress else (0.0, "starting")
-    left = f", about {_rough(progress.left_s)} left" if progress and progress.left_s is not None else ""
+def progress(runner: Runner, job: Job) -> None:
+    """How far the job is, and its Cancel."""
+    told = job.progress
+    done, says = (told.done, told.says) if told else (0.0, "starting")
+    left = f", about {_rough(told.left_s)} left" if told and told.left_s is not None else ""
     row = st.container(horizontal=True, vertical_alignment="center")
     row.progress(done, results.plain(f"{says} ({100 * done:.0f} %{left})"))
     if row.button("Cancel", key=f"cancel {job.key}", width="content"):
         runner.cancel(job)
+        st.session_state["cancelled"] = {*st.session_state.get("cancelled", ()), job.key}
         job.wait()
         st.rerun()
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvcast.planner.load import FARTHEST, STRIDE, Capacity, Loads, factor_of, shortened, with_load
+from kvcast.planner.load import FARTHEST, STRIDE, Capacity, Loads, factor_of, with_load
+from kvcast.planner.sampled import brief, sampled
 from kvcast.planner.trials import Judged, Trial, Trials
 from kvcast.planner.whatif import LEAST_GAIN, NO_GAIN, Stress, load_words, stress, try_all
 from kvcast.studies.change import Change
@@ -36,9 +37,11 @@ class _Tried:
     most: int | None = None
 
 
-def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> dict[str, Any]:
+def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool, larger: bool = False) -> dict[str, Any]:
     """Each change against the unchanged fleet, by the fewest replicas at the offered load and the highest load held.
 
+    larger: the fleet has more replicas than it holds its load with, so that it recovers; the fewest that hold it are no
+    saving then, and are not looked for.
     advice: the best; tried: all that were; not_tried: lever -> why it has none here. A change that saves neither is
     no advice. The best are then tried together, one more at a time while that holds more load."""
     at = stress(loads, found)
@@ -46,7 +49,7 @@ def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> dict
     every = changes(ADVICE, loads.scenario)
     results = try_all(
         loads.trials,
-        [Trial(shortened(with_load(change.scenario, factor_of(step))), full=True) for change in every],
+        [brief(Trial(with_load(change.scenario, factor_of(step)), full=True)) for change in every],
         base,
         [change.scenario.workload == loads.scenario.workload for change in every],
     )
@@ -65,9 +68,9 @@ def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> dict
         1 if feasible and one.cluster.replicas == 1 else None
         for one in (loads.scenario, *(one.change.scenario for one in candidates))
     ]
-    smaller = feasible and replicas > 1
+    smaller = feasible and replicas > 1 and not larger
     fleets = _fleets(loads.trials, [loads.scenario, *(one.change.scenario for one in candidates)]) if smaller else alone
-    before = _side(base, found, (step, found.most), fleets[0] if feasible else replicas, loads.scenario)
+    before = _side(base, found, (step, found.most), fleets[0] if smaller else replicas, loads.scenario)
     rows = [_advised(one, before, found, step, fleet) for one, fleet in zip(candidates, fleets[1:], strict=True)]
     rows = sorted(
         (row for row in rows if row["saves"]),
@@ -122,7 +125,7 @@ def _combined(loads: Loads, found: Capacity, promising: Sequence[_Tried], at: St
         return None
     ((gain, _, _),) = try_all(
         loads.trials,
-        [Trial(shortened(with_load(best.change.scenario, factor_of(at.step))), full=True)],
+        [brief(Trial(with_load(best.change.scenario, factor_of(at.step)), full=True))],
         at.base,
         [best.change.scenario.workload == loads.scenario.workload],
     )
@@ -136,7 +139,7 @@ def _fleets(trials: Trials, scenarios: Sequence[Scenario]) -> list[int | None]:
     def judge(asked: dict[int, list[int]]) -> dict[int, list[bool]]:
         places = [(i, n) for i, ns in asked.items() for n in ns]
         fleets = [replace(scenarios[i], cluster=replace(scenarios[i].cluster, replicas=n)) for i, n in places]
-        answers = iter(trials.judge([Trial(fleet) for fleet in fleets]))
+        answers = iter(trials.judge([sampled(Trial(fleet)) for fleet in fleets]))
         return {i: [next(answers).attains for _ in ns] for i, ns in asked.items()}
 
     starts = [one.cluster.replicas for one in scenarios]

@@ -45,8 +45,11 @@ def binding(loads: Loads, found: Capacity) -> dict[str, Any]:
     estimate: the step times are a roofline's ratio times the profile's (calibrate.faster), not anything measured.
     """
     at = stress(loads, found)
-    step, base, scenario = at.step, at.base, loads.short(at.step)
-    asked = _resources(scenario)
+    step, base, sample = at.step, at.base, loads.sample(at.step)
+    asked = [
+        (name, one if isinstance(one, str) else replace(one, share=sample.share))
+        for name, one in _resources(sample.scenario)
+    ]
     tried = try_all(loads.trials, [trial for _, trial in asked], base, [resource != REPLICAS for resource, _ in asked])
     rows = [
         {"resource": resource, **gain, "reason": reason, "estimate": resource in RESOURCES}

@@ -12,6 +12,7 @@ from kvcast import api
 from kvcast.planner import document
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.options import Options
+from kvcast.planner.sampled import sampled
 from kvcast.planner.trials import Trial
 from kvcast.store.simulations import steps_times
 from kvcast.trust.step_error import step_error
@@ -28,7 +29,8 @@ def without_cache(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
     ):
         return None
     scenario = fleet.answer.trial.scenario
-    one = fleet.trials.judge([Trial(replace(scenario, cache=replace(scenario.cache, enabled=False, tiers=())))])[0]
+    off = replace(scenario, cache=replace(scenario.cache, enabled=False, tiers=()))
+    one = fleet.trials.judge([sampled(Trial(off))])[0]
     return document.sketch_of(one)
 
 
@@ -40,7 +42,7 @@ def model_error(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
     scenario = fleet.answer.trial.scenario
     error = step_error(api.resolve(scenario).profile)
     slower, faster = fleet.trials.judge(
-        [Trial(scenario, steps_times(1 + sign * error.share), full=True) for sign in (1, -1)]
+        [sampled(Trial(scenario, steps_times(1 + sign * error.share), full=True)) for sign in (1, -1)]
     )
     return {
         "share": error.share,
@@ -55,11 +57,13 @@ def n_plus_1(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
     if not asked.n_plus_1 or fleet.winner is None or fleet.answer is None:
         return None
     n = fleet.replicas
-    settled = fleet.settled.get((fleet.winner, n - 1))
-    down = settled
+    settled, known = fleet.settled.get((fleet.winner, n - 1)), fleet.judged.get((fleet.winner, n - 1))
+    down = known
     if n > 1 and (down is None or down.attainment is None):
         down = fleet.judge(fleet.winner, [n - 1], full=True)[0]
-    enough = down is not None and (down.attains if settled is None else settled.meets)
+    enough = (
+        settled.meets if settled is not None else known.attains if known is not None else bool(down and down.attains)
+    )
     survives = n if enough else n + 1 if fleet.answer.meets else None
     return {
         "replicas": survives,

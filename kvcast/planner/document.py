@@ -67,17 +67,19 @@ def candidate_rows(fleet: Fleet, fragile: Collection[tuple[int, int]] = ()) -> l
             rows.append(_row(combination, word, reason=reason))
             continue
         rows += [
-            {
-                **_row(combination, one.verdict, one),
-                **size_of(combination, n),
-                **({"verdict": FRAGILE, "rejected_by": RECOVERY} if (i, n) in fragile else {}),
-            }
-            for n, one in sorted((n, one) for (j, n), one in fleet.judged.items() if j == i)
+            {**row_of(fleet, i, n), **({"verdict": FRAGILE, "rejected_by": RECOVERY} if (i, n) in fragile else {})}
+            for n in sorted(n for j, n in fleet.judged if j == i)
         ]
         given_up = fleet.why_given_up(i)
         if given_up:
             rows.append({**_row(combination, PRUNED, reason=given_up), **size_of(combination, fleet.found[i].at_least)})
     return rows
+
+
+def row_of(fleet: Fleet, i: int, n: int) -> dict[str, Any]:
+    """The row of a fleet that was judged."""
+    one = fleet.judged[i, n]
+    return {**_row(fleet.combinations[i], one.verdict, one), **size_of(fleet.combinations[i], n)}
 
 
 def _row(
@@ -103,7 +105,15 @@ def _row(
         "ttft_ms_p99": one.ttft_ms["p99"] if one else None,
         "tpot_ms_p99": one.tpot_ms["p99"] if one else None,
         "run": one.run if one else None,
+        "sample": _sample(one),
     }
+
+
+def _sample(one: Judged | None) -> dict[str, float] | None:
+    """Of a fleet that was judged by a part of it: how many replicas at which share of its load."""
+    if one is None or one.trial.share is None:
+        return None
+    return {"replicas": one.trial.scenario.cluster.replicas, "share": one.trial.share}
 
 
 def sketch_of(one: Judged) -> dict[str, Any]:

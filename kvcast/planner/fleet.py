@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from calibrate.memory import DoesNotFitError
 from kvcast.planner.candidates import Combination
-from kvcast.planner.trials import CANNOT_RUN, DOES_NOT_FIT, Judged, Trial, Trials
+from kvcast.planner.sampled import sampled
+from kvcast.planner.trials import CANNOT_RUN, DOES_NOT_FIT, MEETS, MISSES, Judged, Trial, Trials
 from kvcast.studies.search import Found, fewest, scan, together
 from kvcast.studies.work import guess_replicas
 from workloads.errors import InputError
@@ -27,6 +29,8 @@ processes idle."""
 TIES = 150_000
 """Requests that fleets of the same cost are simulated for, to see which attains most: so a plan of few combinations
 compares all of them, and one of a hundred those that came closest to doing with less."""
+MISSED = 3
+"""Samples of a fleet that all miss, where one that is shown to meet would be missed by one in four or fewer."""
 DEARER, AS_DEAR = "dearer than the best fleet", "at best as dear as the best fleet, not compared with it (--every does)"
 
 
@@ -34,9 +38,18 @@ class Fleet:
     """Positions of combinations are their places in `combinations`; those that cannot run are left out of the
     search."""
 
-    def __init__(self, trials: Trials, combinations: Sequence[Combination], most: int, every: bool = False) -> None:
-        """every: find the fewest replicas of every combination, also where they cannot be cheaper than the best."""
+    def __init__(
+        self,
+        trials: Trials,
+        combinations: Sequence[Combination],
+        most: int,
+        every: bool = False,
+        on_judged: Callable[[int, int], None] = lambda i, n: None,
+    ) -> None:
+        """every: find the fewest replicas of every combination, also where they cannot be cheaper than the best.
+        on_judged(combination, replicas): is told of each fleet that was judged, and again when it is settled."""
         self.trials, self.combinations, self.most, self.every = trials, combinations, most, every
+        self._on_judged = on_judged
         self.reasons: dict[int, tuple[str, str]] = {}  #: of combinations that cannot run: the verdict, and why
         for i, one in enumerate(combinations):
             if one.scenario is None:
@@ -95,21 +108,25 @@ class Fleet:
         """No search: every combination with the replicas it has; the winner meets the target, or comes closest to
         it."""
         sizes = {i: self._scenario_replicas(i) for i in self.runnable}
-        self._judge({i: [n] for i, n in sizes.items()})
+        if len(sizes) > 1:
+            self._judge({i: [n] for i, n in sizes.items()})
         self.found = {i: Found(n, n) for i, n in sizes.items()}
-        self.winner = max(self.runnable, key=lambda i: self._rank_fixed(i, sizes[i]), default=None)
+        ranked = (
+            self.runnable if len(sizes) == 1 else sorted(self.runnable, key=lambda i: self._rank_fixed(i, sizes[i]))
+        )
+        self.winner = ranked[-1] if ranked else None
         if self.winner is not None:
-            n = sizes[self.winner]
-            self.judged[self.winner, n] = self.settled[self.winner, n] = self.trials.settle(
-                self._trial(self.winner, n, keep=True, full=True)
-            )
+            self._settle_one(self.winner, sizes[self.winner], full=True)
 
     def judge(self, i: int, ns: Sequence[int], full: bool = False) -> list[Judged]:
         """Fleets of one combination by one run each, also for questions beyond the search."""
         return self.trials.judge([self._trial(i, n, full=full) for n in ns])
 
-    def _trial(self, i: int, n: int, full: bool = False, keep: bool = False) -> Trial:
-        return Trial(self.combinations[i].with_replicas(n), full=full, keep=keep or len(self.combinations) == 1)
+    def _whole(self, i: int, n: int, full: bool = False) -> Trial:
+        return Trial(self.combinations[i].with_replicas(n), full=full, keep=True)
+
+    def _trial(self, i: int, n: int, full: bool = False) -> Trial:
+        return sampled(replace(self._whole(i, n, full), keep=len(self.combinations) == 1))
 
     def answer_with(self, i: int, n: int) -> None:
         """Take this fleet for the answer, settled; a larger one where it does not meet."""
@@ -131,13 +148,26 @@ class Fleet:
             if not self.settled[i, n].meets:
                 self.found[i] = self._next_larger(i, n)
                 self._choose()
-            elif n > 1 and (i, n - 1) not in self.settled and self._settle_one(i, n - 1).meets:
+            elif n > 1 and not self._too_few(i, n - 1) and self._settled(i, n - 1).meets:
                 self.found[i] = Found(n - 1, n - 1)
             else:
                 return
 
-    def _settle_one(self, i: int, n: int) -> Judged:
-        one = self.judged[i, n] = self.settled[i, n] = self.trials.settle(self._trial(i, n, keep=True))
+    def _too_few(self, i: int, n: int) -> bool:
+        """Whether samples of the fleet miss on every one of MISSED seeds: then it need not be settled."""
+        trial = self._trial(i, n)
+        if trial.share is None or (i, n) in self.settled:
+            return False
+        missed = self.trials.missed(trial, MISSED)
+        if missed is None:
+            return False
+        self.judged[i, n] = missed
+        self._on_judged(i, n)
+        return True
+
+    def _settle_one(self, i: int, n: int, full: bool = False) -> Judged:
+        one = self.judged[i, n] = self.settled[i, n] = self.trials.settle(self._whole(i, n, full))
+        self._on_judged(i, n)
         return one
 
     def _next_larger(self, i: int, n: int) -> Found:
@@ -149,21 +179,23 @@ class Fleet:
 
     def by_seed(self) -> dict[str, int] | None:
         """How many of the answer's runs say so by themselves, how many would do with a replica less, how many ask for
-        more.
+        more; of the seeds that both fleets were run with.
 
-        None where there is one run.
+        None where there is one run, or the fleet with a replica less was not settled.
         """
         one = self.answer
         if one is None or self.winner is None or len(one.attained) < 2:
             return None
         less = self.settled.get((self.winner, self.replicas - 1))
-        fewer = less.attained if less is not None else ()
-        does_with_less = [k < len(fewer) and fewer[k] for k in range(len(one.attained))]
+        if less is None and self.replicas > 1:
+            return None
+        fewer = less.attained if less is not None else (False,) * len(one.attained)
+        both = list(zip(one.attained, fewer, strict=False))
         return {
-            "runs": len(one.attained),
-            "same": sum(a and not b for a, b in zip(one.attained, does_with_less, strict=True)),
-            "fewer": sum(does_with_less),
-            "more": sum(not a and not b for a, b in zip(one.attained, does_with_less, strict=True)),
+            "runs": len(both),
+            "same": sum(a and not b for a, b in both),
+            "fewer": sum(b for _, b in both),
+            "more": sum(not a and not b for a, b in both),
         }
 
     def _scenario_replicas(self, i: int) -> int:
@@ -236,6 +268,8 @@ class Fleet:
         new = [place for place in places if place not in self.judged]
         judged = self.trials.judge([self._trial(i, n) for i, n in new])
         self.judged |= dict(zip(new, judged, strict=True))
+        for place in new:
+            self._on_judged(*place)
         return {i: [self.judged[i, n].attains for n in ns] for i, ns in asked.items()}
 
     def _choose(self) -> None:
@@ -246,12 +280,17 @@ class Fleet:
 
         self.winner = min((i for i, one in self.found.items() if one.fewest is not None), key=rank, default=None)
 
+    def _sure(self, i: int, n: int) -> bool:
+        """Whether a run says what it says with its whole interval: a sample of the fleet may be off by a replica."""
+        one = self.judged[i, n]
+        return one.trial.share is None or (one.verdict == (MEETS if one.attains else MISSES))
+
     def _check_neighbours(self, i: int) -> None:
         """One more replica must meet, two fewer must miss; where not, every smaller fleet is simulated."""
         n = self.replicas
         beyond = {m for m in (n - 2, n + 1) if 1 <= m <= self.most}
         answers = dict(zip(sorted(beyond), self._judge({i: sorted(beyond)})[i], strict=True))
-        wrong = [m for m, meets in answers.items() if meets != (m > n)]
+        wrong = [m for m, meets in answers.items() if meets != (m > n) and self._sure(i, m)]
         if not wrong:
             return
         told = " and ".join(f"{m} replicas {'meet' if answers[m] else 'miss'}" for m in wrong)

@@ -13,9 +13,10 @@ from kvcast.planner import document
 from kvcast.planner.candidates import fleet_of
 from kvcast.planner.document import scenario_of
 from kvcast.planner.fleet import Fleet
-from kvcast.planner.load import shortened, with_load
+from kvcast.planner.load import with_load
 from kvcast.planner.options import Options
 from kvcast.planner.progress import GROWTH, Progress
+from kvcast.planner.sampled import brief
 from kvcast.planner.trials import Trial
 from kvcast.studies.search import Found, fewest
 from kvcast.studies.search import together as together_search
@@ -44,7 +45,7 @@ def growth(
         places = [(side, factor, n) for (side, factor), ns in questions.items() for n in ns]
         judged = iter(
             fleet.trials.judge(
-                [Trial(fleet_of(shortened(with_load(sides[side], factor)), n)) for side, factor, n in places]
+                [brief(Trial(fleet_of(with_load(sides[side], factor), n))) for side, factor, n in places]
             )
         )
         return {key: [next(judged).attains for _ in ns] for key, ns in questions.items()}

@@ -20,12 +20,14 @@ CANNOT_RUN, PRUNED = "cannot run", "pruned"
 @dataclass(frozen=True)
 class Trial:
     """What is judged. full: to the end, however hopeless; what_if: see kvcast.store.simulations.Task; keep: the first
-    run as a folder to look into."""
+    run as a folder to look into; share: of the fleet's load, on as many of its replicas, where the
+    scenario is a sample of the fleet (kvcast.planner.sampled)."""
 
     scenario: Scenario
     what_if: str = ""
     full: bool = False
     keep: bool = False
+    share: float | None = None
 
 
 @dataclass(frozen=True)

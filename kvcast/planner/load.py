@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvcast.planner.sampled import brief, sampled
 from kvcast.planner.trials import Judged, Trial, Trials
 from kvcast.studies.search import Found, Search, fewest, together
 from sim.scenario import Scenario
@@ -93,15 +94,6 @@ def _no_longer_than_needed(scenario: Scenario, factor: float) -> Scenario:
     )
 
 
-def shortened(scenario: Scenario) -> Scenario:
-    """A mix watched for half as long, after half the warm-up; a trace as it is."""
-    begins_s, ends_s = scenario.run.warmup_s, scenario.run.duration_s
-    if scenario.workload.trace is not None or not begins_s or ends_s is None or scenario.workload.requests is not None:
-        return scenario
-    workload = replace(scenario.workload, duration_s=ends_s / 2)
-    return replace(scenario, workload=workload, run=replace(scenario.run, warmup_s=begins_s / 2, duration_s=ends_s / 2))
-
-
 @dataclass(frozen=True)
 class Capacity:
     """Steps of load. most: the highest whose attainment reaches the target in one run; held: in CONFIRM runs; low: the
@@ -133,8 +125,9 @@ class Capacity:
 class Loads:
     """One fleet under many loads, each judged once."""
 
-    def __init__(self, trials: Trials, scenario: Scenario) -> None:
-        self.trials, self.scenario = trials, scenario
+    def __init__(self, trials: Trials, scenario: Scenario, settled: bool = True) -> None:
+        """settled: the whole fleet was, at the load it has, and that is what is known of it there."""
+        self.trials, self.scenario, self.settled = trials, scenario, settled
         self.judged: dict[int, Judged] = {}
         self.farthest = self._farthest()
 
@@ -151,11 +144,17 @@ class Loads:
         return max((step for step in range(FARTHEST + 1) if round(wanted * factor_of(step)) <= sessions), default=0)
 
     def trial(self, step: int, full: bool = True) -> Trial:
-        return Trial(self.scenario if step == 0 else with_load(self.scenario, factor_of(step)), full=full)
+        """The whole fleet where it was settled, a sample of it at other loads."""
+        return self.whole(step, full) if step == 0 and self.settled else sampled(self.whole(step, full))
 
-    def short(self, step: int) -> Scenario:
-        """The fleet at a load, watched for less long: for what is only compared with itself, changed."""
-        return shortened(self.trial(step).scenario)
+    def whole(self, step: int, full: bool = True) -> Trial:
+        settled = step == 0 and self.settled  # its first run is there, as a folder
+        scenario = self.scenario if step == 0 else with_load(self.scenario, factor_of(step))
+        return Trial(scenario, full=full, keep=settled)
+
+    def sample(self, step: int) -> Trial:
+        """For what is only compared with itself, changed."""
+        return brief(self.whole(step))
 
     def at(self, steps: list[int], full: bool = True) -> list[Judged]:
         missing = [
@@ -195,14 +194,19 @@ class Loads:
         return Capacity(offered, unit, most, held, low, high, self.judged, self.farthest)
 
     def _confirmed(self, most: int) -> int:
-        """The highest step up to `most` that other seeds' runs attain too: of the runs near a collapse the calm ones
-        look best."""
+        """The highest step up to `most` that the whole fleet attains too, and other seeds' runs: of the runs near a
+        collapse the calm ones look best."""
         seeds = self.trials.seeds[1:CONFIRM] if self.trials.drawn(self.scenario) else ()
         step = most
         for seed in seeds:
-            while step > most - 2 * STRIDE and not self.trials.judge([self.trial(step, full=False)], seed)[0].attains:
+            while step > most - 2 * STRIDE and not self._attains(step, seed):
                 step -= 1
         return step
+
+    def _attains(self, step: int, seed: int) -> bool:
+        """Whether a sample does, and the whole fleet, which is not asked otherwise."""
+        asked = (self.trial(step, full=False), self.whole(step, full=False))
+        return all(self.trials.judge([one], seed)[0].attains for one in asked)
 
 
 def points(most: int) -> list[int]:

@@ -33,6 +33,7 @@ class Options:
     n_plus_1: bool = True
     model_error: bool = True
     undisturbed: bool = True
+    why: bool = True
     recover: bool = True
 
     def stages(self) -> list[str]:

@@ -119,7 +119,7 @@ def read(trial: Trial, outcomes: Sequence[Outcome], confidence: float) -> Judged
         {limit: _share([outcome.within(limit) for outcome in outcomes]) for limit in LIMITS},
         attained,
         _stable(summaries),
-        summaries[0]["offered_per_s"],
+        summaries[0]["offered_per_s"] and summaries[0]["offered_per_s"] / (trial.share or 1.0),
         _percentiles(outcomes, "ttft_s", confidence),
         _percentiles(outcomes, "tpot_s", confidence),
         sum(summary["coverage"]["extrapolated"] * summary["gpu_busy_s"] for summary in summaries) / busy,

@@ -22,7 +22,19 @@ from kvcast.planner.growth import growth
 from kvcast.planner.launch import Launch
 from kvcast.planner.load import Loads, curve, knee
 from kvcast.planner.options import Options, check_slo
-from kvcast.planner.progress import ADVICE, BINDING, LOAD, RECOVERY, Progress
+from kvcast.planner.progress import (
+    ADVICE,
+    BINDING,
+    CANDIDATE,
+    DONE,
+    HEADLINE,
+    LOAD,
+    REACH,
+    RECOVERY,
+    Progress,
+    Tell,
+    untold,
+)
 from kvcast.planner.recovery import Recovery, applies
 from kvcast.planner.trials import Trials
 from kvcast.planner.why import why
@@ -33,6 +45,9 @@ from workloads.errors import InputError
 from workloads.files import replace_file
 
 PLAN, RAN = "plan.json", "ran.json"
+REACHED = ("capacity", "rates", "knee_per_s", "binding", "advice", "tried", "not_tried")
+LATER = ("model_error", "without_cache", "growth", "n_plus_1")
+"""Keys of a document that are null, beside `why`, while only its headline is known."""
 
 
 def plan(
@@ -42,13 +57,15 @@ def plan(
     *,
     overrides: Sequence[str] = (),
     launch: Launch | None = None,
+    tell: Tell | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Plan, as the document of docs/plan.md. vary: {"a.b": [v1, v2]} or ["a.b=v1,v2"]. out: a folder to keep all runs
     in.
 
-    launch: what a launch command or a log said (kvcast.planner.launch); overrides win over it. Options are those of
-    `Options`. Raises InputError for a scenario without a target, or one of which nothing can run."""
+    launch: what a launch command or a log said (kvcast.planner.launch); overrides win over it. tell: is given what is
+    known as it becomes known (kvcast.planner.progress). Options are those of `Options`. Raises InputError for a
+    scenario without a target, or one of which nothing can run."""
     from kvcast.studies.sweeps import axes_of, doc_of
 
     source = "scenario" if isinstance(scenario, Scenario) else str(scenario)
@@ -61,9 +78,9 @@ def plan(
     check_slo(base)
     if out is None:
         with tempfile.TemporaryDirectory(prefix="kvcast-plan-") as folder:
-            return _without_folders(_plan(base, found, Path(folder), asked, launch))
+            return _without_folders(_plan(base, found, Path(folder), asked, launch, tell or untold))
     _claim(Path(out))
-    made = _plan(base, found, Path(out), asked, launch)
+    made = _plan(base, found, Path(out), asked, launch, tell or untold)
     kept = {**made, "simulations": {**made["simulations"], "run": None, "reused": None, "cpu_s": None}}
     replace_file(Path(out) / PLAN, (text.to_json(kept) + "\n").encode())
     for path in Path(out).glob("advice-*.toml"):
@@ -86,60 +103,93 @@ def _claim(folder: Path) -> None:
 
 
 def _plan(
-    base: Scenario, found: list[Combination], folder: Path, asked: Options, launch: Launch | None
+    base: Scenario, found: list[Combination], folder: Path, asked: Options, launch: Launch | None, tell: Tell
 ) -> dict[str, Any]:
-    from kvcast.scenario.toml import dumps
-
     seeds = [base.seed + i for i in range(asked.seeds)]
     progress = Progress(asked.stages())
     with Trials(Lab(folder), seeds, asked.confidence, asked.jobs, progress) as trials:
         given, found = found, in_steady_state(found, trials)
-        fleet = Fleet(trials, found, asked.most, asked.every)
+        fleet = Fleet(
+            *(trials, found, asked.most, asked.every),
+            lambda i, n: tell({"stage": CANDIDATE, "row": document.row_of(fleet, i, n)}),
+        )
         if not fleet.runnable:
             raise fleet.refused()
         fleet.judge_fixed() if asked.fixed else fleet.search(progress.part)
         recovery = _recovery(fleet, asked, progress)
         winner = base if fleet.winner is None else found[fleet.winner].with_replicas(fleet.replicas)
-        reasons = why(fleet)  # simulates some of its candidates to their ends
-        rows = document.candidate_rows(fleet, recovery.fragile if recovery else ())
-        reach = _reach(fleet, winner, asked, progress, recovery)
-        made: dict[str, Any] = {
-            "name": base.name,
-            "verdict": None,
-            "device": device_of(winner),
-            "scenario": dumps(winner),
-            "slo": document.slo_of(base.slo),
-            "confidence": asked.confidence,
-            "method": _method(fleet),
-            "seeds": seeds,
-            "answer": document.answer_of(fleet, winner),
-            "why": reasons,
-            "candidates": rows,
-            "rejected_by": document.rejected_by(rows),
-            **reach,
-            "period": period(fleet, given),
+        made = _headline(base, fleet, winner, recovery, given, launch)
+        tell(_at(HEADLINE, made, trials))
+        made["why"] = why(fleet) if asked.why else None  # simulates some of its candidates to their ends
+        made["candidates"] = document.candidate_rows(fleet, recovery.fragile if recovery else ())
+        made["rejected_by"] = document.rejected_by(made["candidates"])
+        reach = _reach(fleet, winner, asked, progress, recovery, lambda far: tell(_at(REACH, {**made, **far}, trials)))
+        made |= reach
+        made |= {
             "model_error": model_error(fleet, asked),
             "without_cache": without_cache(fleet, asked),
             "growth": growth(fleet, winner, asked, progress, reach),
             "n_plus_1": n_plus_1(fleet, asked),
-            "launched": launch.as_document() if launch else None,
-            "caution": cautions(fleet, winner) + (launch.cautions() if launch else []),
-            "notes": [*fleet.notes, *_host(winner)],
         }
-        made["caution"] += (
-            growth_cautions(made["growth"], made["answer"]["replicas"])
-            + period_cautions(made["period"])
-            + cache_cautions(made["without_cache"], made["recovery"])
-        )
-        made["answer"] = document.over_the_period(made["answer"], made["period"])
-        made["answer"] = document.after_a_burst(made["answer"], made["recovery"])
-        made["simulations"] = {
-            "distinct": trials.distinct,
-            "stopped_early": trials.stopped_early,
-            "run": trials.simulated,
-            "reused": trials.reused,
-            "cpu_s": trials.cpu_s,
-        }
+        made["caution"] += growth_cautions(made["growth"], made["answer"]["replicas"])
+        made["caution"] += cache_cautions(made["without_cache"], made["recovery"])
+        done = _at(DONE, made, trials)
+    tell(done)
+    return dict(done["plan"])
+
+
+def _headline(
+    base: Scenario,
+    fleet: Fleet,
+    winner: Scenario,
+    recovery: Recovery | None,
+    given: list[Combination],
+    launch: Launch | None,
+) -> dict[str, Any]:
+    """The document with its answer, and null for all that is looked at later."""
+    from kvcast.scenario.toml import dumps
+
+    rows = document.candidate_rows(fleet, recovery.fragile if recovery else ())
+    over, burst = period(fleet, given), recovery.as_document(None, None) if recovery else None
+    answer = document.over_the_period(document.answer_of(fleet, winner), over)
+    return {
+        "name": base.name,
+        "verdict": None,
+        "device": device_of(winner),
+        "scenario": dumps(winner),
+        "slo": document.slo_of(base.slo),
+        "confidence": fleet.trials.confidence,
+        "method": _method(fleet),
+        "seeds": list(fleet.trials.seeds),
+        "answer": document.after_a_burst(answer, burst),
+        "why": None,
+        "candidates": rows,
+        "rejected_by": document.rejected_by(rows),
+        **dict.fromkeys(REACHED),
+        "recovery": burst,
+        "period": over,
+        **dict.fromkeys(LATER),
+        "launched": launch.as_document() if launch else None,
+        "caution": [*cautions(fleet, winner), *(launch.cautions() if launch else ()), *period_cautions(over)],
+        "notes": [*fleet.notes, *_host(winner)],
+        "simulations": None,
+    }
+
+
+def _at(stage: str, made: dict[str, Any], trials: Trials) -> dict[str, Any]:
+    return {"stage": stage, "plan": _told(made, trials)}
+
+
+def _told(made: dict[str, Any], trials: Trials) -> dict[str, Any]:
+    """With what it took by now, and in words."""
+    simulations = {
+        "distinct": trials.distinct,
+        "stopped_early": trials.stopped_early,
+        "run": trials.simulated,
+        "reused": trials.reused,
+        "cpu_s": trials.cpu_s,
+    }
+    made = {**made, "caution": list(made["caution"]), "simulations": simulations}
     return {**made, "verdict": words.verdict(made)}
 
 
@@ -188,12 +238,10 @@ def _recovery(fleet: Fleet, asked: Options, progress: Progress) -> Recovery | No
 
 
 def _reach(
-    fleet: Fleet, winner: Scenario, asked: Options, progress: Progress, recovery: Recovery | None
+    fleet: Fleet, winner: Scenario, asked: Options, progress: Progress, recovery: Recovery | None, far: Tell
 ) -> dict[str, Any]:
-    """How far the chosen fleet reaches, what binds it there and what would help."""
-    reach: dict[str, Any] = dict.fromkeys(
-        ("capacity", "rates", "knee_per_s", "binding", "advice", "tried", "not_tried")
-    )
+    """How far the chosen fleet reaches, what binds it there and what would help. far: is told the first of these."""
+    reach: dict[str, Any] = dict.fromkeys(REACHED)
     reach["recovery"] = recovery.as_document(None, None) if recovery else None
     if fleet.winner is None or not (asked.capacity or asked.binding or asked.advice):
         return reach
@@ -205,13 +253,15 @@ def _reach(
     if asked.capacity:
         rows = curve(capacity)
         reach |= {"capacity": document.capacity_of(capacity), "rates": rows, "knee_per_s": knee(rows)}
+        far(reach)
     if asked.binding:
         progress.begin(BINDING)
         reach["binding"] = binding(loads, capacity)
     if asked.advice:
         progress.begin(ADVICE)
         answer = fleet.answer
-        reach |= advice(loads, capacity, fleet.replicas, answer is not None and answer.attains)
+        larger = recovery is not None and recovery.held is not None and recovery.held < fleet.replicas
+        reach |= advice(loads, capacity, fleet.replicas, answer is not None and answer.attains, larger)
     return reach
 
 

@@ -1,17 +1,35 @@
-"""How far a plan is: its stages have shares of the whole, and within a stage nobody knows how many rounds a search
-takes.
+"""What a plan knows by now, and how far it is: its stages have shares of the whole, and within a stage nobody knows
+how many rounds a search takes.
 
 The one idea: every round of simulations is taken for half of what is left of its stage, or of the part of it that has
-begun, so the share never goes back.
+begun, so the share never goes back. What is known is told as it becomes known, the answer before what else is asked.
+
+A `tell` is given documents whose "stage" says what they are, in this order:
+
+    {"stage": "candidate", "row": ...}   a fleet was judged: a row as those of the plan's "candidates"; once more where
+                                         a fleet is settled, with its interval. Any number of them
+    {"stage": "headline", "plan": ...}   the fleet, its verdict and its cost are settled: the whole document, with null
+                                         for what is looked at later
+    {"stage": "reach", "plan": ...}      and how far the fleet reaches
+    {"stage": "done", "plan": ...}       all of it, as `plan` returns it
 
     >>> progress = Progress(["fewest replicas", "what binds"]); progress.begin("fewest replicas"); progress(3, 8)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from kvcast import text
+
+CANDIDATE, HEADLINE, REACH, DONE = "candidate", "headline", "reach", "done"
+Tell = Callable[[dict[str, Any]], None]
+
+
+def untold(document: dict[str, Any]) -> None:
+    """A `tell` for those who wait for the whole."""
+
 
 FLEET, RECOVERY, LOAD, BINDING, ADVICE, GROWTH = (
     "the fewest replicas",

@@ -87,12 +87,14 @@ class Recovery:
         return bool(self.back_s) and None not in self.back_s
 
     def times_s(self, scenario: Scenario) -> list[float | None]:
-        """By seed, up to the first that does not come back. The last seed's run goes on to its end, so that a fleet
-        that comes back and falls again is found out once all others have said that it is back."""
+        """By seed; the first alone, all others at once where it comes back. The last seed's run goes on to its end, so
+        that a fleet that comes back and falls again is found out once all others have said that it is back."""
+        trials, shocked = self.fleet.trials, with_burst(scenario)
         found: list[float | None] = []
-        for seed in self.seeds:
-            found.append(recovered_s(self.fleet.trials, scenario, seed, to_the_end=seed == self.seeds[-1]))
-            if found[-1] is None:
+        for seeds in (self.seeds[:1], self.seeds[1:]):
+            runs = [(seed, seed == self.seeds[-1]) for seed in seeds]
+            found += [one.back_s for one in trials.after_shocks(shocked, runs)]
+            if None in found:
                 break
         return found
 

@@ -43,6 +43,8 @@ __all__ = [
     "Trial",
     "Trials",
 ]
+EARLY = 2
+"""Runs that must not all miss the target: a fleet that is shown to meet it misses in few. So many at once."""
 LOOKS = 2
 """A plan looks at its runs at most so often, at twice as many the second time; each look has its part of the risk of
 being wrong."""
@@ -99,20 +101,34 @@ class Trials:
         """By independent runs: those of `seeds`, and as many more when they leave it open. One run where nothing is
         drawn.
 
-        A fleet that is hopeless on every one of the first runs misses, whatever its share would be in the end.
+        A fleet that misses its target in each of the first EARLY runs is no answer, and no more is asked of it unless
+        it is to be told in full.
         """
         if len(self.seeds) == 1 or not self.drawn(trial.scenario):
             return self._over(replace(trial, full=True), self.seeds[:1], self.confidence)
         more = tuple(range(self.seeds[-1] + 1, self.seeds[-1] + 1 + len(self.seeds)))
-        tasks = [self._task(trial, seed) for seed in self.seeds]
-        self._simulate(tasks)
-        if all(self._outcomes[task.run].stopped is not None for task in tasks):
-            return self._judged(trial, tasks, self.confidence)
+        if not trial.full and (early := self.missed(trial, EARLY)) is not None:
+            return early
         level = 1 - (1 - self.confidence) / LOOKS
         found = self._over(replace(trial, full=True), self.seeds, level)
         return (
             found if found.verdict != NOT_SHOWN else self._over(replace(trial, full=True), (*self.seeds, *more), level)
         )
+
+    def over(self, trial: Trial) -> Judged:
+        """By the runs of `seeds`, all to their ends, in one look; by the first EARLY where it misses in each of
+        them."""
+        return self.missed(trial, EARLY) or self._over(replace(trial, full=True), self.seeds, self.confidence)
+
+    def missed(self, trial: Trial, runs: int) -> Judged | None:
+        """By the first so many of `seeds`, where it misses in every one of them, which may then have stopped early;
+        None where it does not, or there are no so many."""
+        tasks = [self._task(trial, seed) for seed in self.seeds[:runs]]
+        for i in range(0, len(tasks), EARLY):
+            self._simulate(tasks[i : i + EARLY])
+            if any(self._judged(trial, [task], self.confidence).attains for task in tasks[i : i + EARLY]):
+                return None
+        return self._judged(trial, tasks, self.confidence) if len(tasks) == runs else None
 
     def back_s(self, scenario: Scenario, seed: int, to_the_end: bool = False) -> float | None:
         """`after_shock(...).back_s`."""
@@ -121,13 +137,23 @@ class Trials:
     def after_shock(self, scenario: Scenario, seed: int, to_the_end: bool = False) -> AfterShock:
         """Of a scenario with one shock. The run stops ten minutes after the fleet is back, unless it is to go on to the
         end: then a fleet that falls again later is not back."""
-        task = self.lab.task(replace(scenario, seed=seed), "" if to_the_end else UNTIL_BACK, light=True)
-        self._simulate([task])
+        return self.after_shocks(scenario, [(seed, to_the_end)])[0]
+
+    def after_shocks(self, scenario: Scenario, runs: Sequence[tuple[int, bool]]) -> list[AfterShock]:
+        """The same of several (seed, to_the_end) at once."""
+        tasks = [
+            self.lab.task(replace(scenario, seed=seed), "" if to_the_end else UNTIL_BACK, light=True)
+            for seed, to_the_end in runs
+        ]
+        self._simulate(tasks)
+        return [self._after_shock(task) for task in tasks]
+
+    def _after_shock(self, task: Task) -> AfterShock:
         outcome = self._outcomes[task.run]
         if (found := outcome.stopped) is not None:
             return AfterShock(found["back_s"], found["turned_away"] / max(found["arrived"], 1))
         columns = outcome.columns()
-        (row,) = told(task.scenario, columns, outcome.sample.classes, scenario.run.duration_s or 0.0)
+        (row,) = told(task.scenario, columns, outcome.sample.classes, task.scenario.run.duration_s or 0.0)
         turned_away = REFUSED[columns["status"][columns["in_window"].astype(bool)]]
         return AfterShock(row["recovered_s"], float(turned_away.mean()) if len(turned_away) else 0.0)
 

@@ -41,7 +41,7 @@ def stress(loads: Loads, found: Capacity) -> Stress:
     most = found.most if found.most is not None else 0
     step = min(most + BEYOND, found.farthest)
     while True:
-        base = loads.trials.judge([Trial(loads.short(step), full=True)])[0]
+        base = loads.trials.judge([loads.sample(step)])[0]
         further = step + 2 * BEYOND
         if not base.attains or further > min(found.farthest, most + FARTHER):
             return Stress(step, base)

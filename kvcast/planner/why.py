@@ -25,6 +25,7 @@ from calibrate.sources.roofline import GPUS
 from kvcast import api
 from kvcast.planner.document import interval_of, size_of
 from kvcast.planner.fleet import Fleet
+from kvcast.planner.sampled import sampled
 from kvcast.planner.trials import Judged, Trial, Trials
 from kvcast.planner.words import FLAT, SEVERAL
 from kvcast.scenario.fitting import bundled_for, model_of
@@ -62,7 +63,7 @@ def why(fleet: Fleet) -> dict[str, Any] | None:
             for row in one.judged.classes
             if row.attainment is not None and row.attainment.mean < row.target
         ],
-        "layouts": _layouts(fleet.trials, one.trial.scenario, n * combination.gpus_per_replica),
+        "layouts": _layouts(fleet.trials, combination.with_replicas(n), n * combination.gpus_per_replica),
     }
 
 
@@ -234,7 +235,7 @@ def _layouts(trials: Trials, scenario: Scenario, gpus: int) -> list[dict[str, An
         )
         rows.append(row)
         if row["reason"] is None:
-            asked.append((row, Trial(fleet, full=True)))
+            asked.append((row, sampled(Trial(fleet, full=True))))
     for (row, _), one in zip(asked, trials.judge([trial for _, trial in asked]), strict=True):
         row |= {
             "attainment": interval_of(one.attainment),

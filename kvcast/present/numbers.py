@@ -27,6 +27,15 @@ from sim.measure.verdict import interval as share_interval
 Document = Mapping[str, Any]
 
 
+MARK = "†"  # a number that rests on extrapolated step times; a triangle would read as "rising"
+MARKED_SHARE = 0.01
+
+
+def mark_of_share(extrapolated: float | None) -> str:
+    """The mark of numbers that rest on more than 1 % extrapolated simulated time."""
+    return f" {MARK}" if (extrapolated or 0.0) >= MARKED_SHARE else ""
+
+
 @dataclass(frozen=True)
 class Number:
     label: str

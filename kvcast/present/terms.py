@@ -115,6 +115,10 @@ TERMS = {
         "Percentiles of the same simulations. A rate at which the fleet is unstable has none: they would only say how"
         " long the run was."
     ),
+    "users_served": (
+        "Share of requests within their limits with so many users at once on the answer's fleet, by one run each. A"
+        " fleet is an answer up to the load that it holds, and comes back from where that was asked."
+    ),
     "candidates": (
         "Every fleet that was simulated, by TTFT p99 and cost. On the Pareto front of those that meet the target,"
         " nothing is both cheaper and faster. Unstable ones and those stopped early are in the table only."

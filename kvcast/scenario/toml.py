@@ -30,7 +30,7 @@ def _table(path: str, node: Any) -> str:
         if (path, name) == ("hardware", "profile") and node.gpu is not None:
             continue  # a GPU brings its profile
         if isinstance(value, dict) and all(is_dataclass(inner) for inner in value.values()):
-            below += "".join(_table(f"{path}.{name}.{_key(key)}", inner) for key, inner in value.items())
+            below += "".join(_table(f"{path}.{name}.{key_of(key)}", inner) for key, inner in value.items())
         elif isinstance(value, tuple) and is_dataclass(value[0]) and path in ("workload", "cache"):
             below += "".join(f"\n[[{path}.{name}]]\n" + _lines(inner) for inner in value)
         else:
@@ -74,12 +74,13 @@ def literal_of(value: Any, wide: bool = False) -> str:
     if isinstance(value, dict):
         if not value:
             return "{}"
-        return "{ " + ", ".join(f"{_key(name)} = {literal_of(inner)}" for name, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{key_of(name)} = {literal_of(inner)}" for name, inner in value.items()) + " }"
     if is_dataclass(value):
         return "{ " + ", ".join(f"{name} = {literal_of(inner)}" for name, inner in _items(value)) + " }"
     return repr(value)
 
 
-def _key(key: str) -> str:
+def key_of(key: str) -> str:
+    """A key as TOML writes it, in quotes where it must."""
     bare = key and all(c.isascii() and (c.isalnum() or c in "-_") for c in key)
     return key if bare else literal_of(key)

@@ -110,8 +110,8 @@ def _run(folder: Path, remedy: str) -> Part:
     try:
         run = runs.load_run(folder)
         wrong = runs.damage(folder, run.info)
-        for table in run.tables.values() if wrong is None else ():
-            table.check()
+        for name in run.tables if wrong is None else ():
+            parquet.Table(folder / f"{name}.parquet").check()
     except InputError as error:
         wrong = str(error).removeprefix(f"{folder}: ").removeprefix(f"{folder}/")
     return Part(folder, wrong or "", remedy if wrong else "")

@@ -7,6 +7,8 @@
     timeline.parquet  KV occupancy, queue, hit rate and causes of missed tokens over time sessions.parquet  requests and
     GPU-hours per session aggregates.json   latency curves by class and the slowest requests: what a page draws,
     whatever the number of requests
+    twins.parquet     the window's requests of the runs beside it (its cache off; all steps slower, all faster), as far
+                      as limits are judged by them
     steps.parquet     engine steps, when asked for
     access.parquet    every run of prompt tokens looked up in a cache, when asked for (sim.measure.access)
     run.json          when, which version, which machine kind, size and checksum of the others: the only file that
@@ -40,6 +42,7 @@ import numpy as np
 import kvcast
 from kvcast import text
 from kvcast.store import aggregates, checksums, parquet
+from sim.measure import judged
 from sim.measure.access import accesses, names
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -53,8 +56,10 @@ if TYPE_CHECKING:
 FORMAT = 2
 SMALL = ("scenario.toml", "summary.json", "aggregates.json")
 """Looked at whenever a run is opened."""
+CACHE_OFF = "cache off"
+"""Name of the twin with the prefix cache off."""
 TABLES = ("requests", "cache", "timeline", "sessions")
-OPTIONAL = ("steps", "access")
+OPTIONAL = ("twins", "steps", "access")
 FILES = {
     "scenario.toml",
     "summary.json",
@@ -66,7 +71,7 @@ FILES = {
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder, read back. Tables are numpy columns, read one by one when asked for; `steps` and `access` are there
+    """A run folder, read back. Tables are numpy columns, read one by one when asked for; those of OPTIONAL are there
     when they were written."""
 
     folder: Path
@@ -74,7 +79,7 @@ class Run:
     summary: dict[str, Any]
     info: dict[str, Any]
     aggregates: dict[str, Any]  #: kvcast.store.aggregates
-    tables: dict[str, parquet.Table]
+    tables: Mapping[str, Mapping[str, np.ndarray]]
 
 
 def save_run(
@@ -83,11 +88,13 @@ def save_run(
     baseline: Result | None = None,
     steps: bool = False,
     access_of: Workload | None = None,
+    twins: Mapping[str, Mapping[str, np.ndarray]] | None = None,
 ) -> Path:
     """Write a run folder, replacing an earlier run of the same name. Raises InputError rather than overwrite anything
     else.
 
-    access_of: the run's workload, to write its access log as well.
+    access_of: the run's workload, to write its access log as well. twins: columns of requests of the runs beside it, by
+    the twin's name.
     """
     folder = Path(os.path.realpath(folder))
     check_replaceable(folder)
@@ -100,6 +107,9 @@ def save_run(
     try:
         with naming(folder):
             _write(partial, result, baseline, steps)
+            beside = {**({} if baseline is None else {CACHE_OFF: baseline.report.requests}), **(twins or {})}
+            if beside:
+                parquet.write(partial / "twins.parquet", _twins_table(beside))
             if access_of is not None:
                 parquet.write_batches(
                     partial / "access.parquet", accesses(access_of, result.report.requests), names(access_of)
@@ -259,6 +269,17 @@ def _tables(report: Report, steps: bool) -> dict[str, Mapping[str, np.ndarray]]:
         "sessions": report.sessions,
     }
     return {**tables, "steps": _steps_table(report)} if steps else tables
+
+
+def _twins_table(twins: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """One below the other."""
+    rows = {name: np.flatnonzero(columns["in_window"]) for name, columns in twins.items()}
+    stacked = {
+        column: np.concatenate([columns[column][rows[name]] for name, columns in twins.items()])
+        for column in judged.COLUMNS
+    }
+    names = np.array(list(twins), dtype=object)
+    return {"twin": np.repeat(names, [len(rows[name]) for name in twins]), **stacked}
 
 
 def _steps_table(report: Report) -> dict[str, np.ndarray]:

@@ -107,24 +107,26 @@ def _pair(summary: Summary, run: Columns | None, first: Summary, its_run: Column
             )
             for key in VALUES
         }
-    found = _priced(intervals.request_differences(run, its_run), first, summary)
+    found = _priced(intervals.request_differences(run, its_run), run, its_run, summary, first)
     return {
         key: one if one.mean is None else replace(one, mean=difference(summary, first, key))
         for key, one in found.items()
     }
 
 
-def _priced(found: dict[str, Difference], first: Summary, summary: Summary) -> dict[str, Difference]:
-    price = first["cost"]["gpu_hour_usd"]
-    if price is None or summary["cost"]["gpu_hour_usd"] != price:
+def _priced(
+    found: dict[str, Difference], run: Columns, its_run: Columns, summary: Summary, first: Summary
+) -> dict[str, Difference]:
+    """With that of the cost: every run's GPU-seconds at its own price."""
+    prices = [one["cost"]["gpu_hour_usd"] for one in (summary, first)]
+    if None in prices:
         return {**found, "usd_per_request": Difference(None, note="no price")}
-    gpu = found["gpu_s_per_request"]
-    usd = replace(gpu, mean=_times(gpu.mean, price / 3600), half=_times(gpu.half, price / 3600))
-    return {**found, "usd_per_request": usd}
-
-
-def _times(number: float | None, factor: float) -> float | None:
-    return None if number is None else number * factor
+    ours, theirs = (
+        {**one, "gpu_hours": one["gpu_hours"] * (price / 3600)}
+        for one, price in zip((run, its_run), prices, strict=True)
+    )
+    paid = intervals.request_differences(ours, theirs, only=("gpu_s_per_request",))
+    return {**found, "usd_per_request": paid["gpu_s_per_request"]}
 
 
 # -- told --------------------------------------------------------------------------------------------------------------

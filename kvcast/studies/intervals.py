@@ -14,7 +14,7 @@ formulas.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -162,13 +162,17 @@ def arrival_order(runs: Sequence[Columns]) -> np.ndarray:
     return rows[np.argsort(runs[0]["arrival_s"][rows], kind="stable")]
 
 
-def request_differences(run: Columns, first: Columns) -> dict[str, Difference]:
-    """Every statistic of `run` minus that of `first`, over the requests in the window of both, as they arrived in the
-    first."""
+def request_differences(run: Columns, first: Columns, only: Collection[str] = ()) -> dict[str, Difference]:
+    """Every statistic (or `only` these) of `run` minus that of `first`, over the requests in the window of both, as
+    they arrived in the first."""
     rows = arrival_order([first, run])
     ordered = [{name: each[name][rows] for name in KEPT if name in each} for each in (run, first)]
 
     def of(statistic: Callable[[Columns, np.ndarray], float]) -> Callable[[np.ndarray], float]:
         return lambda picked: statistic(ordered[0], picked) - statistic(ordered[1], picked)
 
-    return {key: paired(of(statistic), len(rows), fewest) for key, (statistic, fewest) in STATISTICS.items()}
+    return {
+        key: paired(of(statistic), len(rows), fewest)
+        for key, (statistic, fewest) in STATISTICS.items()
+        if not only or key in only
+    }

@@ -9,34 +9,64 @@ error of a few per cent is worth more than that, so both stand beside each other
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kvcast import api, text
 from kvcast.trust.step_error import step_error
+from sim.measure.judged import Columns, good_of
 from sim.measure.metrics import limits_of
 from sim.measure.sketch import sketch
 from sim.measure.verdict import Verdict, judge, named_limits, sample_in
+from sim.scenario import SloClass, SloConfig
 
 SIDES = (("slower", 1, "longer"), ("faster", -1, "shorter"))
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """The run at both ends of its profile's error, before anybody judges it."""
+
+    share: float
+    source: str
+    columns: Mapping[str, Columns]  #: side -> sim.measure.sketch's
+    stable: Mapping[str, bool | None]  #: side -> whether its backlog did not grow
 
 
 def model_error(prepared: api.Prepared, **options: Any) -> dict[str, Any]:
     """JSON-able: share and source of the profile's error, and the verdict at both ends. Options are those of
     `api.record`."""
-    error, slo = step_error(prepared.resolved.profile), prepared.scenario.slo
-    found: dict[str, Any] = {"share": error.share, "source": error.source}
+    slo = prepared.scenario.slo
+    return judged(scaled(prepared, **options), named_limits(prepared.workload, limits_of(prepared.workload, slo)), slo)
+
+
+def scaled(prepared: api.Prepared, **options: Any) -> Scaled:
+    """Simulate both ends."""
+    error, columns, stable = step_error(prepared.resolved.profile), {}, {}
     for side, sign, _ in SIDES:
-        scaled = api.at_step_times(prepared, 1 + sign * error.share)
-        columns, summary = sketch(api.record(scaled, **options), scaled.workload, scaled.scenario, None)
-        judged = judge(
-            [sample_in(columns, named_limits(scaled.workload, limits_of(scaled.workload, slo)))], slo, summary["stable"]
-        )
+        one = api.at_step_times(prepared, 1 + sign * error.share)
+        columns[side], summary = sketch(api.record(one, **options), one.workload, one.scenario, None)
+        stable[side] = summary["stable"]
+    return Scaled(error.share, error.source, columns, stable)
+
+
+def judged(runs: Scaled, classes: Sequence[tuple[str, SloClass]], slo: SloConfig) -> dict[str, Any]:
+    """The document of `model_error`. classes: (name, limits) by class_id."""
+    found: dict[str, Any] = {"share": runs.share, "source": runs.source}
+    for side, _, _ in SIDES:
+        told = judge([sample_in(_with_good(runs.columns[side], classes), classes)], slo, runs.stable[side])
         found[side] = {
-            "verdict": judged.word,
-            "attains": attains(judged, summary["stable"]),
-            "classes": [one.as_document() for one in judged.classes],
+            "verdict": told.word,
+            "attains": attains(told, runs.stable[side]),
+            "stable": runs.stable[side],
+            "classes": [one.as_document() for one in told.classes],
         }
     return found
+
+
+def _with_good(columns: Columns, classes: Sequence[tuple[str, SloClass]]) -> Columns:
+    return {**columns, "good": good_of(columns, classes)}
 
 
 def attains(judged: Verdict, stable: bool | None) -> bool:

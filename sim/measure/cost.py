@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.measure.judged import dollars, pair
 from sim.recording import Recording, Steps, by_replica
 from workloads import portable
 
@@ -97,26 +98,16 @@ def cost_summary(
     session_hours = np.bincount(inverse, weights=hours[inside], minlength=len(ids))
     gpu_hours = held_gpu_s / 3600
 
-    def usd(value: float) -> float | None:
-        return None if usd_per_hour is None else value * usd_per_hour
-
     n, tokens = (
         int(inside.sum()),
         {"input": input_tokens, "output": output_tokens, "total": input_tokens + output_tokens},
     )
     hours_per_million = {name: gpu_hours / count * 1e6 if count else None for name, count in tokens.items()}
-    cost = {
-        "gpu_hour_usd": usd_per_hour,
-        "usd": usd(gpu_hours),
-        **{
-            f"usd_per_million_{name}_tokens": None if spent is None else usd(spent)
-            for name, spent in hours_per_million.items()
-        },
+    used: dict[str, Any] = {
         **{f"gpu_hours_per_million_{name}_tokens": spent for name, spent in hours_per_million.items()},
-        "usd_per_request": usd(gpu_hours / n) if n else None,
-        "usd_per_session": usd(gpu_hours / len(ids)) if len(ids) else None,
         "sessions": len(ids),
     }
+    cost = {**dollars(used, gpu_hours, n, usd_per_hour), **used}
     counts = np.bincount(inverse, minlength=len(ids))
     return cost, hours, {"session_id": ids, "requests": counts, "gpu_hours": session_hours}
 
@@ -139,11 +130,10 @@ def cache_worth(on: Mapping[str, Any], off: Mapping[str, Any] | None = None) -> 
     for name in ("ttft", "e2el"):
         for stat in ("mean", "p50", "p99"):
             before, after = off["latency"][name][stat], on["latency"][name][stat]
-            worth[f"{stat}_{name}_ms"] = {"off": before, "on": after, "saved_share": _saved(before, after)}
+            worth[f"{stat}_{name}_ms"] = pair(before, after)
     for key in ("gpu_busy_s", "gpu_hours"):
-        worth[key] = {"off": off[key], "on": on[key], "saved_share": _saved(off[key], on[key])}
-    before, after = off["cost"]["usd"], on["cost"]["usd"]
-    worth["cost_usd"] = {"off": before, "on": after, "saved_share": _saved(before, after)}
+        worth[key] = pair(off[key], on[key])
+    worth["cost_usd"] = pair(off["cost"]["usd"], on["cost"]["usd"])
     worth["attainment"] = {"off": off["attainment"], "on": on["attainment"]}
     worth["stable"] = {"off": off["stable"], "on": on["stable"]}
     return worth
@@ -151,7 +141,3 @@ def cache_worth(on: Mapping[str, Any], off: Mapping[str, Any] | None = None) -> 
 
 def _share(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else part / whole
-
-
-def _saved(before: float | None, after: float | None) -> float | None:
-    return None if after is None or not before else 1 - after / before

@@ -7,7 +7,7 @@ Inter-token gaps are those of sim.measure.gaps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,10 +128,18 @@ def emitting_steps(rec: Recording, replica: int) -> np.ndarray | None:
 def limits_of(workload: Workload, slo: SloConfig) -> list[tuple[str, SloClass]]:
     """(SLO class name, limits) of every workload class. A class that [slo.classes] does not name has the default
     limits."""
+    return limits_by(padded_slo(workload), slo)
+
+
+def padded_slo(workload: Workload) -> list[str]:
+    """The SLO class that every workload class names; "" where it names none."""
+    return [*workload.class_slo, *[""] * (len(workload.class_names) - len(workload.class_slo))]
+
+
+def limits_by(class_slo: Sequence[str], slo: SloConfig) -> list[tuple[str, SloClass]]:
+    """`limits_of` workload classes by the SLO class that each of them names."""
     default = SloClass(slo.ttft_s, slo.tpot_s, slo.e2e_s, slo.attainment)
-    names = [name if name in slo.classes else "" for name in workload.class_slo]
-    names += [""] * (len(workload.class_names) - len(names))
-    return [(name, slo.classes[name] if name else default) for name in names]
+    return [(name, slo.classes[name]) if name in slo.classes else ("", default) for name in class_slo]
 
 
 def has_limit(limits: SloClass) -> bool:
@@ -139,7 +147,7 @@ def has_limit(limits: SloClass) -> bool:
 
 
 def good(
-    times: dict[str, np.ndarray], completed: np.ndarray, class_id: np.ndarray, limits: Sequence[SloClass]
+    times: Mapping[str, np.ndarray], completed: np.ndarray, class_id: np.ndarray, limits: Sequence[SloClass]
 ) -> np.ndarray:
     """bool [n]: completed within every limit of its class. An undefined TPOT (one output token) meets its limit."""
     ok = completed.copy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sim.measure import judged
 from sim.measure.causes import Causes
 from sim.measure.metrics import Window
 from sim.measure.numbers import MEANS_ONLY, OVERLOADED_TRACE
@@ -56,20 +57,6 @@ def notes(
             f" {c['timeouts']} given up, {c['retries']} retries; {c['wasted_tokens']} tokens were computed for nobody"
             f" ({c['wasted_share'] or 0:.1%}). Times count from the first attempt, hits and tokens are of the last"
         )
-    if summary.get("fell"):
-        f = summary["fell"]
-        of = f" of {f['group']}" if f["group"] else ""
-        notes.append(
-            f"held, then fell: {f['before']:.1%} of the arrivals{of} until"
-            f" {f['at_s']:.6g} s met their limits, {f['after']:.1%} from then on, never again the"
-            f" {f['target']:.1%} asked for: the attainment of the whole window is a mean of two states, and of a longer"
-            " run it would be lower."
-            + (
-                ""
-                if summary.get("regime")
-                else " Overloaded since, or a second state that keeps itself up (metastable): kvcast resilience tells"
-            )
-        )
     if summary["censored"]:
         missing = summary["arrived"] - summary["completed"]
         notes.append(
@@ -78,6 +65,12 @@ def notes(
     if summary["single_token_outputs"]:
         notes.append(
             f"{summary['single_token_outputs']} requests have one output token: no TPOT, counted as meeting its limit"
+        )
+    if (summary.get("balance") or {}).get("starved"):
+        b, router = summary["balance"], scenario.cluster.router
+        notes.append(
+            f"starvation: {b['starved']} of {summary['replicas']} replicas had less than a tenth of the mean of the"
+            f" work, the busiest {b['most_share']:.0%} of all; router {router!r} sends it so"
         )
     for tier in summary.get("tiers", [])[1:]:
         if tier["write_share"] is None or tier["write_share"] > 1:
@@ -103,10 +96,7 @@ def notes(
         notes.append(scenario.hardware.layout.caution)
     if summary["step_flops"] is not None and summary["peaks"] is None:
         notes.append("MFU and MBU unknown: no data-sheet peaks for this profile's device and type")
-    unnamed = sorted({s for s in workload.class_slo if s and s not in scenario.slo.classes})
-    if unnamed and summary["attainment"] is not None:
-        notes.append(f"SLO classes without limits of their own use the default limits: {', '.join(unnamed)}")
     for cause, known in causes.determinable.items():
         if not known:
             notes.append(f"{cause} is not determinable for this workload: such tokens are counted as cold")
-    return tuple(notes)
+    return (*notes, *judged.notes(summary, workload.class_slo, scenario.slo))

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.measure import metrics
+from sim.measure import judged, metrics
+from sim.measure.balance import balance
 from sim.measure.causes import miss_causes
-from sim.measure.collapse import fall_of
 from sim.measure.cost import busy_gpu_s, cache_worth, cost_summary
 from sim.measure.held import replicas_held
 from sim.measure.metrics import Window
@@ -44,13 +44,12 @@ from sim.measure.tables import (
     fate_columns,
     front_end_row,
     requests_table,
-    slo_table,
     tenant_table,
     tier_table,
 )
 from sim.measure.timeline import interval_ends, interval_of, timeline
 from sim.measure.utilization import utilization
-from sim.measure.verdict import groups, judge, named_limits, sample_of
+from sim.measure.verdict import named_limits
 from sim.recording import ABANDONED, COMPLETED, NOT_ARRIVED, STATUS, Recording, Samples, Steps
 from sim.scenario import RunConfig, Scenario, SloClass
 from workloads.columns import Workload
@@ -102,8 +101,15 @@ def build_report(
     completed = rec.status == COMPLETED
     admitted = ~np.isnan(rec.admit_s)
     slo = metrics.limits_of(workload, scenario.slo)
-    limited = any(metrics.has_limit(limits) for _, limits in slo)
-    good = metrics.good(times, completed, class_id, [limits for _, limits in slo])
+    limited = judged.is_limited(slo)
+    columns = {
+        "class_id": class_id,
+        "status": rec.status,
+        "arrival_s": rec.arrival_s,
+        "in_window": inside,
+        **{name: times[name] for name in ("ttft_s", "tpot_s", "e2e_s")},
+    }
+    good = judged.good_of(columns, slo)
 
     n_classes = max(len(workload.class_names), 1)
     counted = np.flatnonzero(inside & admitted)
@@ -142,20 +148,14 @@ def build_report(
         shares["decode_batch"] /= rec.verified.rows
         step_work = None
     fates = fate_counts(rec.status[inside])
-    judged = None
-    if limited and scenario.slo.attainment is not None:
-        columns = {"class_id": class_id, "good": good, "completed": completed, **times}
-        judged = judge(
-            [sample_of(columns, rec.arrival_s, inside, named_limits(workload, slo))], scenario.slo, stability.stable
-        )
-    fell = None
-    if limited and scenario.slo.attainment is not None:
-        targets = groups(named_limits(workload, slo), scenario.slo)
-        fell = fall_of(rec.arrival_s[inside], good[inside], class_id[inside], targets)
+    of_limits = judged.by_limits(
+        columns, good, workload.class_names, slo, scenario.slo, stability.stable, window.seconds
+    )
+    fell = of_limits["fell"]
     shocks = _shocks(rec, workload, scenario, slo, class_id, good, inside, window) if scenario.shock else []
     summary: dict[str, Any] = {
         **throughput(rec, workload, window, inside & completed, prefilled_tokens, output_tokens),
-        "request_goodput": float((good & inside).sum()) / window.seconds if limited and window.seconds > 0 else None,
+        "request_goodput": of_limits["request_goodput"],
         **flat(latency[0], told),
         "latency_of": told,
         "offered_per_s": offered_per_s,
@@ -181,9 +181,7 @@ def build_report(
         **flops(rec, workload, counted, prefill_flops),
         **engine_numbers(rec, window, inside, shares, held),
         **utilization(rec, window, shares["busy_s"], gpus, step_work, peaks),
-        "attainment": float((good & inside).sum() / inside.sum()) if limited and inside.any() else None,
-        "attainment_target": scenario.slo.attainment,
-        "verdict": None if judged is None else judged.as_document(),
+        **{key: of_limits[key] for key in ("attainment", "attainment_target", "verdict")},
         "model_error": None,
         "stable": stability.stable,
         "stable_reason": stability.reason,
@@ -197,6 +195,7 @@ def build_report(
         "gpu_busy_s": shares["busy_s"] * gpus,
         "cost": cost,
         "replicas": len(rec.steps),
+        **({"balance": balance(rec, counted, computed + workload.output_tokens)} if len(rec.steps) > 1 else {}),
         **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
         **({} if rec.clients is None else {"clients": clients_row(rec, workload, inside)}),
         "tensor_parallel": scenario.hardware.tensor_parallel,
@@ -219,7 +218,7 @@ def build_report(
         summary=summary,
         latency=latency[0],
         classes=classes,
-        slo_classes=slo_table(workload, inside, good, slo),
+        slo_classes=judged.slo_table(class_id, inside, good, slo),
         tenants=tenant_table(rec, workload, causes, evicted, inside),
         requests=requests_table(rec, workload, times, fates_of, gpu_hours, inside, good if limited else None),
         sessions=sessions,

@@ -1,25 +1,21 @@
-"""A run's tables: its requests, and its numbers per class, SLO class, tenant, tier, scope and time by the same
-definitions."""
+"""A run's tables: its requests, and its numbers per class, tenant, tier, scope and time by the same definitions."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sim.measure.causes import CAUSES, Causes
 from sim.measure.held import replicas_held
+from sim.measure.judged import Limits, attainment, usd_of_class
 from sim.measure.metrics import has_limit
 from sim.recording import ABANDONED, COMPLETED, Recording, by_replica
-from sim.scenario import SloClass
 from workloads import portable
 from workloads.columns import SCOPES, Workload
 
 if TYPE_CHECKING:
     from sim.measure.evicted import Evicted
-
-Limits = list[tuple[str, SloClass]]  # (SLO class, limits) of every workload class
 
 
 def requests_table(
@@ -115,7 +111,7 @@ def class_table(
             "arrived": arrived,
             "completed": int((mine & (rec.status == COMPLETED)).sum()),
             "slo_class": limits[c][0],
-            "attainment": _attainment(good, mine) if has_limit(limits[c][1]) else None,
+            "attainment": attainment(good, mine) if has_limit(limits[c][1]) else None,
             **_reuse(rec, workload, causes, counted),
             "hit_tokens_per_request": {
                 f"p{p}": float(np.percentile(hit, p)) if len(hit) else None for p in (10, 50, 90)
@@ -134,7 +130,7 @@ def class_table(
             "preemptions": int(rec.preemptions[mine].sum()),
             "recomputed_tokens": int(rec.recomputed_tokens[mine].sum()),
             "gpu_hours": hours,
-            "usd_per_request": hours / arrived * usd_per_hour if usd_per_hour is not None and arrived else None,
+            "usd_per_request": usd_of_class(hours, arrived, usd_per_hour),
             "latency_ms": latency[c],
         }
     return rows
@@ -258,22 +254,6 @@ def clients_row(rec: Recording, workload: Workload, inside: np.ndarray) -> dict[
     return row
 
 
-def slo_table(workload: Workload, inside: np.ndarray, good: np.ndarray, limits: Limits) -> dict[str, dict[str, Any]]:
-    """Arrivals, good requests and attainment per SLO class; "" is the default limits."""
-    class_id = workload.column("class_id").astype(np.int64)
-    rows: dict[str, dict[str, Any]] = {}
-    for name, limit in dict(limits).items():
-        members = np.array([n == name for n, _ in limits])
-        mine = inside & members[class_id]
-        rows[name] = {
-            "limits": asdict(limit),
-            "arrived": int(mine.sum()),
-            "good": int((mine & good).sum()) if has_limit(limit) else None,
-            "attainment": _attainment(good, mine) if has_limit(limit) else None,
-        }
-    return rows
-
-
 def tenant_table(
     rec: Recording, workload: Workload, causes: Causes, evicted: Evicted | None, inside: np.ndarray
 ) -> dict[str, dict[str, Any]]:
@@ -302,10 +282,6 @@ def tenant_table(
         }
         for t, name in enumerate(workload.tenant_names)
     }
-
-
-def _attainment(good: np.ndarray, mine: np.ndarray) -> float | None:
-    return float((good & mine).sum() / mine.sum()) if mine.any() else None
 
 
 def _reuse(rec: Recording, workload: Workload, causes: Causes, rows: np.ndarray) -> dict[str, Any]:

@@ -47,14 +47,24 @@ def executable() -> str | None:
 
 @contextlib.contextmanager
 def dashboard(runs: Path, *options: str, **environment_more: str) -> Iterator[str]:
-    """The address of `kvcast dashboard`, started as a user starts it; its jobs lie in `runs`."""
+    """The address of `kvcast dashboard`, started as a user starts it; its jobs lie in `runs`, and beside them `opened`
+    has the addresses that it opened in the user's browser."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    log = runs.parent / "dashboard.log"
-    environment = {**os.environ, "KVCAST_RUNS": str(runs), "PYTHONPATH": str(ROOT), **environment_more}
+    log, mine = runs.parent / "dashboard.log", runs.parent / "browser"
+    runs.parent.mkdir(parents=True, exist_ok=True)
+    mine.write_text(f'#!/bin/sh\necho "$1" >> "{runs.parent / "opened"}"\n')
+    mine.chmod(0o755)
+    environment = {
+        **os.environ,
+        "KVCAST_RUNS": str(runs),
+        "PYTHONPATH": str(ROOT),
+        "BROWSER": f"{mine} %s",
+        **environment_more,
+    }
     with log.open("wb") as out:
-        argv = [sys.executable, "-m", "kvcast", "dashboard", "--headless", "--port", str(port), *options]
+        argv = [sys.executable, "-m", "kvcast", "dashboard", "--port", str(port), *options]
         server = subprocess.Popen(argv, env=environment, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)
     try:
         _answers(server, f"http://localhost:{port}/_stcore/health", log)
@@ -180,7 +190,7 @@ class Reader:
 
     def open(self, path: str = "") -> Reader:
         self.page.goto(f"{self.server}/{path}")
-        self.page.wait_for_selector("[data-testid=stSidebar] [data-testid=stButton]")
+        self.page.wait_for_selector("[data-testid=stButton]")
         return self.rest()
 
     def go(self, name: str) -> Reader:

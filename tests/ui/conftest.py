@@ -1,13 +1,14 @@
 """What the tests of the dashboard's pages share: a folder of runs, a session, and what a reader of the page sees."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
-from kvcast.jobs import runner
+from kvcast.jobs import demo, runner
 
 APP = Path(__file__).parent.parent.parent / "app.py"
 
@@ -20,10 +21,19 @@ def same_code():
         yield
 
 
+@pytest.fixture(scope="session")
+def example(tmp_path_factory, same_code):
+    """A job folder with the bundled example's run, simulated once for all modules."""
+    path = tmp_path_factory.mktemp("example")
+    demo.prepare(runner.Runner(path))
+    return path
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Where the dashboard keeps its jobs, for every test of a module."""
+def folder(tmp_path_factory, example):
+    """Where the dashboard keeps its jobs, for every test of a module; the example's run is there, as on a server."""
     path = tmp_path_factory.mktemp("dashboard")
+    shutil.copytree(example, path, dirs_exist_ok=True)
     os.environ["KVCAST_RUNS"] = str(path)
     yield path
     del os.environ["KVCAST_RUNS"]

@@ -10,6 +10,7 @@ from kvcast import cli
 from kvcast.jobs import runner
 from kvcast.pages import compare
 from kvcast.pages.edit import inputs, settings, variants
+from kvcast.present import comparison
 from kvcast.store.runs import load_run
 from tests.ui.conftest import Session
 from workloads.errors import InputError
@@ -79,7 +80,7 @@ def test_every_axis_is_a_key_of_a_scenario():
 
 
 def test_a_row_a_variant_and_a_verdict_a_value(document):
-    rows = compare.difference_rows(document)
+    rows = comparison.difference_rows(document)
     assert [row["variant"] for row in rows] == [
         "enabled true, policy lfu",
         "enabled false, policy lru",
@@ -99,15 +100,15 @@ def test_a_row_a_variant_and_a_verdict_a_value(document):
 def test_a_difference_without_an_interval_says_why():
     tell = "{:.1f} ms".format
     assert (
-        compare._cell({"difference": 3.0, "interval_95": None, "shown": None, "note": "one seed"}, tell, "lower")
+        comparison.cell({"difference": 3.0, "interval_95": None, "shown": None, "note": "one seed"}, tell, "lower")
         == "+3.0 ms (no interval: one seed)"
     )
     assert (
-        compare._cell({"difference": None, "interval_95": None, "shown": None, "note": "unstable"}, tell, "lower")
+        comparison.cell({"difference": None, "interval_95": None, "shown": None, "note": "unstable"}, tell, "lower")
         == "unstable"
     )
     assert (
-        compare._cell({"difference": -3.0, "interval_95": 1.0, "shown": True, "note": ""}, tell, "lower")
+        comparison.cell({"difference": -3.0, "interval_95": 1.0, "shown": True, "note": ""}, tell, "lower")
         == "−3.0 ms ± 1.0 ms, better"
     )
 
@@ -117,7 +118,7 @@ def test_an_unstable_variant_shows_no_latency(document):
         **document,
         "variants": [{**document["variants"][0], "summaries": [{"stable": False, "coverage": {"extrapolated": 0.25}}]}],
     }
-    [row] = compare.value_rows(broken)
+    [row] = comparison.value_rows(broken)
     assert row["extrapolated"] == "25.0 % †"
     assert row["TTFT p99"] == "-"
     assert row["stable"] == "NO"
@@ -125,7 +126,7 @@ def test_an_unstable_variant_shows_no_latency(document):
 
 
 def test_the_table_downloads_as_numbers(document):
-    rows = list(csv.DictReader(io.StringIO(compare.as_csv(document))))
+    rows = list(csv.DictReader(io.StringIO(comparison.as_csv(document))))
     assert [row["cache.policy"] for row in rows] == ["lru", "lfu", "lru", "lfu"]
     assert (
         float(rows[2]["mean_ttft_ms_difference"]) == document["variants"][2]["vs_first"]["mean_ttft_ms"]["difference"]
@@ -178,3 +179,32 @@ def test_the_pinned_baseline_is_compared_without_another_run(folder):
     session.settle(session.at.run())
     assert "Against baseline" in session.words()
     assert list(session.at.dataframe[0].value) == ["", "this run"]
+
+
+def test_kept_variants_are_compared_and_travel_in_the_link(folder):
+    from kvcast.pages import shell
+    from tests.ui.test_shell import linked, params
+
+    session = Session().press("Keep as A")
+    assert "Kept as A" in session.words()
+    session.at.selectbox(key="gpu").set_value("h100").run()
+    session.at.number_input(key="replicas").set_value(1).run()
+    session.press("Run").press("Keep as B")
+    found = params(session)
+    assert "variants" in found
+    session.go("compare")
+    assert "B: 1 × h100" in session.words()
+    label = next(one for one in session.buttons() if one.startswith("Compare A, B (2 simulations)"))
+    next(b for b in session.at.button if b.label == label).click()
+    session.at.run()
+    job = next(one for one in shell.runner_of(str(folder))._jobs.values() if "[variant." in one.scenario_toml)
+    job.wait()
+    assert job.done, job.failure()
+    session.settle(session.at.run())
+    assert "Against A: 2 × h200" in session.words()
+    what = session.at.dataframe[0].value
+    assert {"cluster.replicas", "hardware.gpu"} <= set(what["setting"])
+    again = linked(**found)
+    assert again.at.session_state["variants"] == session.at.session_state["variants"]
+    session.press("Drop")
+    assert list(session.at.session_state["variants"]) == ["B"]

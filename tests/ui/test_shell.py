@@ -59,10 +59,12 @@ def shared():
 def test_what_the_page_asks_first_is_what_the_server_prepared(session):
     assert session.at.session_state.job.scenario_toml == dumps(demo.scenario())
     assert demo.prepare(shared()).key == session.at.session_state.job.key
-    planned = plan.prepare(shared())
+    planned = plan.prepare(shared())  # takes a minute: what matters is that the page finds it, and its Cancel
+    at = Session().at
+    assert at.button(key=f"cancel {planned.key}").label == "Cancel"
+    assert "Find the fewest GPUs" not in [b.label for b in at.button]
+    shared().cancel(planned)
     planned.wait()
-    assert planned.done, planned.failure()
-    assert "Find the fewest GPUs" not in Session().buttons(), "the example's plan is there"
 
 
 def test_changed_settings_say_so_until_they_are_run(session):
@@ -106,7 +108,9 @@ def test_a_run_in_progress_shows_how_far_it_is_and_is_cancelled(session):
     job.wait()
     session.settle(at.run())
     assert at.session_state.job is before
-    assert runner.CANCELLED in session.words()
+    words = session.words()
+    assert "Cancelled. The results below are of the last finished run." in words
+    assert "Changed: workload edited, cluster.replicas 2 → 1" in words
 
 
 def test_a_limit_of_the_engine_is_an_answer(session):
@@ -200,6 +204,26 @@ def test_a_reload_finds_the_run_on_show_though_the_settings_have_moved_on(sessio
     assert again.at.session_state.job.key == session.at.session_state.job.key
     assert again.at.number_input(key="replicas").value == 4
     assert "settings have changed" in again.words()
+
+
+def test_the_examples_settings_beside_another_run_survive_a_reload(session):
+    session.at.number_input(key="replicas").set_value(1).run()
+    session.press("Run")
+    session.at.number_input(key="replicas").set_value(2).run()
+    found = params(session)
+    assert found == {"seed": "0", "job": session.at.session_state.job.key}, "a job alone would mean its settings"
+    assert linked(**found).at.number_input(key="replicas").value == 2
+
+
+def test_what_one_session_cancels_is_no_error_of_another(session):
+    plan_ = plan.prepare(shared())
+    session.settle(session.at.run())
+    session.at.button(key=f"cancel {plan_.key}").click()
+    session.settle(session.at.run())
+    assert "Cancelled: “Find the fewest GPUs” has no answer yet." in session.words()
+    other = Session()
+    assert not other.at.error
+    assert "Find the fewest GPUs" in other.buttons()
 
 
 def test_a_reload_finds_a_run_in_progress(session):

@@ -67,6 +67,13 @@ def gpus() -> dict[str, str]:
     return {gpu: found[gpu] for gpu in sorted(found, key=lambda gpu: (gpu not in first, -float(gpu in measured), gpu))}
 
 
+def gpu_named(gpu: str) -> str:
+    """A GPU's name as the list has it."""
+    from calibrate.resolve import gpu_name
+
+    return gpu_name(gpu)
+
+
 # -- what a scenario says ----------------------------------------------------------------------------------------------
 
 

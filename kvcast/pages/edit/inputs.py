@@ -25,7 +25,7 @@ from sim.scenario import CacheConfig, ClusterConfig, CostConfig, EngineConfig, S
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
-READING = "the trace is being read; the Workload page shows its report"
+READING = "the trace is being read"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvcast.pages.edit import choices
 from kvcast.scenario.gpu_prices import gpu_of
 from sim.scenario import DTYPES, Scenario
 from workloads.errors import InputError
@@ -48,6 +49,18 @@ AXES = (
     Axis("engine.max_num_batched_tokens", "Tokens per step", 1),
 )
 BY_KEY = {axis.key: axis for axis in AXES}
+FIRST = "cluster.replicas"
+"""What the Compare page varies first."""
+PLANNED = {
+    "gpus": "hardware.gpu",
+    "widths": "hardware.tensor_parallel",
+    **{f.name: f"hardware.{f.name}" for f in choices.layout() if f.name != "tensor_parallel"},
+    "dtypes": "model.dtype",
+    "kv_dtypes": "model.kv_dtype",
+    "policies": "cache.policy",
+    "routers": "cluster.router",
+}
+"""What a plan may vary -> the key; the layout's other keys go by their own names."""
 
 
 def own(scenario: Scenario, key: str) -> Any:

@@ -1,0 +1,302 @@
+"""The page that opens first: how many GPUs do so many users need, or how many users do so many GPUs serve?
+
+The one idea: the form is a question of `kvcast ask`, its job is that command, and the page shows the card as it comes:
+a bound by arithmetic at once, fleets as they are judged, the headline, the rest. Its address is the question.
+
+    show(pages)
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from kvcast import text
+from kvcast.asking import bound, words
+from kvcast.asking.card import first
+from kvcast.asking.question import Asked, Question
+from kvcast.config import scenario_from_doc
+from kvcast.jobs import example, link
+from kvcast.jobs.runner import Job, Runner
+from kvcast.pages import ask_card, ask_form, ask_words, results, shell
+from kvcast.pages.ask_words import Words
+from kvcast.pages.edit import settings
+from kvcast.pages.results import plain
+from workloads.errors import InputError
+
+FOLDS: Mapping[str, tuple[str, str, str]] = {
+    "What your users would feel": (
+        *("Plan", "Run it and look"),
+        "one run of this fleet: its latencies, over time and by class",
+    ),
+    "Is the cache worth it": (
+        *("Cache", "Look at its cache"),
+        "what was hit, of what could be, and what the memory is worth in GPUs",
+    ),
+    "Prompt order": ("Workload", "Look at its prompts", "the layers of a prompt, and what their order costs"),
+    "All settings": ("Plan", "Open them all", "every setting of the scenario underneath, and other pages on it"),
+}
+"""Title -> the page it opens, the button, and what is there."""
+CHANGED = "The question has changed since this answer"
+
+
+def show(pages: Mapping[str, Any], came_from: str) -> None:
+    """pages: the navigation's, by name. came_from: the name of the page drawn before this one."""
+    st.html(shell.LAYOUT)
+    runner = shell.the_runner()
+    _place(str(runner.root))
+    _open(runner, came_from)
+    state = st.session_state
+    asked, pressed = ask_form.draw(runner)
+    problem, question = "", None
+    try:
+        question = ask_form.checked(asked)
+        found = _bound(question)
+    except InputError as error:
+        problem, found = str(error), None
+    state["ask.words"] = asked
+    if question is not None and pressed:
+        start(runner, asked)
+    _settle(runner, asked if question is not None else {})
+    _share(asked)
+    if problem:
+        st.error(plain(problem), icon=":material/error:")
+    elif state["ask.problem"]:
+        st.error(plain(state["ask.problem"]), icon=":material/error:")
+    pending: Job | None = state["ask.pending"]
+    shown: Job | None = state["ask.shown"]
+    if pending is not None:
+        shell.until_done(pending, lambda: _stream(runner, pending))
+    else:
+        if found is not None and (shown is None or shown.command != _command(asked)):
+            _first(found)
+        if shown is not None:
+            _answer(runner, shown, asked, pages)
+
+
+@st.cache_resource
+def _place(root: str) -> None:
+    """The example's answer, once, with the server's first session."""
+    example.place(shell.the_runner())
+
+
+# -- questions and jobs ------------------------------------------------------------------------------------------------
+
+
+def _command(asked: Words) -> tuple[str, ...]:
+    return ("ask", *ask_words.argv(asked))
+
+
+def _open(runner: Runner, came_from: str) -> None:
+    """A new session, and one whose address was changed by the browser, asks what its address says."""
+    state, params = st.session_state, st.query_params.to_dict()
+    if "ask.words" not in state:
+        state.update({"ask.words": {}, "ask.pending": None, "ask.shown": None, "ask.problem": "", "ask.link": None})
+    elif came_from != "Ask" and not params:
+        ask_form.adopt(state["ask.words"])
+        return
+    if params == state["ask.link"]:
+        if "ask.use" not in state:
+            ask_form.adopt(state["ask.words"])
+        return
+    job = runner.find_asked(params.pop(link.JOB, ""))
+    state["ask.problem"] = ""
+    try:
+        asked = {**params} if params else dict(example.QUESTION)
+        ask_words.question(asked, ask_form.inputs.policies(), ask_form.choices.own_models())
+        ask_form.adopt(asked)
+    except (InputError, ValueError) as error:
+        state["ask.problem"], asked = str(error), dict(example.QUESTION)
+        ask_form.adopt(asked)
+    state["ask.words"], state["ask.pending"] = asked, None
+    state["ask.shown"] = job if job is not None and job.done else None
+    if job is not None and job.running:
+        state["ask.pending"] = job
+
+
+def start(runner: Runner, asked: Words) -> None:
+    """Ask, in this session; the last answer stays known until this one is there."""
+    state = st.session_state
+    state["ask.problem"] = ""
+    try:
+        state["ask.pending"] = runner.ask(ask_words.argv(asked))
+    except InputError as error:
+        state["ask.problem"] = str(error)
+
+
+def _settle(runner: Runner, asked: Words) -> None:
+    """Put a finished answer on show, keep the one line of a failed one, and find the one that is there already."""
+    state = st.session_state
+    pending: Job | None = state["ask.pending"]
+    if pending is not None and not pending.running:
+        state["ask.pending"] = None
+        if pending.done:
+            state["ask.shown"] = pending
+        else:
+            state["ask.problem"] = pending.failure()
+    if state["ask.pending"] is None and asked and (job := runner.asked(ask_words.argv(asked))) is not None:
+        if job.running:
+            state["ask.pending"] = job
+        elif job.done:
+            state["ask.shown"], state["ask.problem"] = job, ""
+
+
+def _share(asked: Words) -> None:
+    """The address is the question, and names the answer on show where that is of another one."""
+    state = st.session_state
+    params = ask_words.query(asked, example.QUESTION)
+    for job in (state["ask.pending"], state["ask.shown"]):
+        if job is not None and job.command != _command(asked):
+            params[link.JOB] = job.key
+            break
+    if st.query_params.to_dict() != params:
+        st.query_params.from_dict(params)
+    state["ask.link"] = params
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _bound(question: Question) -> dict[str, Any]:
+    """The first bound of the question, by arithmetic. Raises InputError for what cannot run."""
+    asking = Asked(question)
+    found = bound.bounds(asking)
+    return first(asking, found, bound.chosen(asking, found))
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+
+def _stream(runner: Runner, job: Job) -> None:
+    """Progress, Cancel, and what is known so far."""
+    told = job.told
+    shell.progress(runner, job)
+    cards = [one["card"] for one in told if "card" in one]
+    if cards:
+        ask_card.show(cards[-1], _apply_in(runner), settled=False)
+        return
+    for one in told:
+        if one["stage"] == "bound":
+            _first(one["first"])
+    ask_card.candidates(told)
+
+
+def _first(found: Mapping[str, Any]) -> None:
+    """The first bound: what arithmetic says before anything is simulated."""
+    about, *rest = words.first(dict(found)).split("; ", 1)
+    st.markdown(f"**{plain(about[:1].upper() + about[1:])}**" + "".join(f"  \n:small[{plain(one)}]" for one in rest))
+
+
+def _answer(runner: Runner, job: Job, asked: Words, pages: Mapping[str, Any]) -> None:
+    card = job.document()
+    if job.command != _command(asked):
+        told, back = st.columns([5, 1], vertical_alignment="center")
+        told.info(f"{CHANGED}, which is of: {plain(_said(job))}", icon=":material/edit:")
+        if back.button("Back to it", width="stretch", on_click=_return_to, args=(job,), key="ask.back"):
+            st.rerun()
+    ask_card.show(card, _apply_in(runner), settled=True)
+    if example.PREPARED in card:
+        _prepared(runner, job, card[example.PREPARED])
+    _folds(runner, job, card, pages)
+
+
+def _prepared(runner: Runner, job: Job, about: Mapping[str, Any]) -> None:
+    """Who made an answer that was not made here."""
+    told, button = st.columns([5, 1], vertical_alignment="center")
+    told.caption(
+        plain(f"Prepared with kvcast {about['version']} on {about['on']}; every other question is computed here.")
+    )
+    if button.button("Compute it here", width="stretch", key="ask.here", help="minutes of simulation"):
+        st.session_state["ask.pending"], st.session_state["ask.shown"] = example.again(runner, job), None
+        st.rerun()
+
+
+def _said(job: Job) -> str:
+    return ask_words.command(ask_words.words_of(job.command[1:]))
+
+
+def _return_to(job: Job) -> None:
+    _adopt(ask_words.words_of(job.command[1:]))
+
+
+def _adopt(asked: Words) -> None:
+    st.session_state["ask.words"] = dict(asked)
+    ask_form.adopt(asked)
+
+
+def _apply_in(runner: Runner) -> ask_card.Apply:
+    def apply(flags: Any, changed: Any) -> None:
+        """Ask again with a way out, or with what helps."""
+        state = st.session_state
+        shown: Job | None = state["ask.pending"] or state["ask.shown"]
+        assert shown is not None
+        asked = ask_words.applied(ask_words.words_of(shown.command[1:]), flags, changed)
+        try:
+            ask_form.adopt(asked)
+        except InputError as error:
+            state["ask.problem"] = str(error)
+            return
+        state["ask.words"] = asked
+        start(runner, asked)
+
+    return apply
+
+
+def _folds(runner: Runner, job: Job, card: Mapping[str, Any], pages: Mapping[str, Any]) -> None:
+    for title, (page, label, told) in FOLDS.items():
+        with st.expander(title):
+            line, button = st.columns([5, 1], vertical_alignment="center")
+            line.markdown(plain(f"{told[:1].upper()}{told[1:]}.") + _more(title, card))
+            if button.button(label, key=f"ask.fold.{title}", width="stretch"):
+                _look(card)
+                st.switch_page(pages[page])
+    with st.expander("Where the numbers come from"):
+        _sources(job, card)
+
+
+def _more(title: str, card: Mapping[str, Any]) -> str:
+    """What the card itself says about it."""
+    if title == "What your users would feel":
+        rows = [row for row in card["plan"]["candidates"] if row["replicas"] == card["answer"]["replicas"]]
+        rows = [row for row in rows if row["gpus"] == card["answer"]["gpus"] and row["ttft_ms_p99"] is not None]
+        if rows:
+            ttft, tpot = (text.milliseconds(rows[0][f"{name}_ms_p99"]) for name in ("ttft", "tpot"))
+            return plain(
+                f" On this fleet one request in a hundred waits longer than {ttft} for its first token, or than"
+            ) + plain(f" {tpot} for each one after it.")
+    if title == "Is the cache worth it" and not card["sharing_known"]:
+        return plain(" The source of this use says nothing about shared text: only the system prompt can hit here.")
+    return ""
+
+
+def _look(card: Mapping[str, Any]) -> None:
+    """The answer's fleet in the sidebar of the other pages, which run it."""
+    shell.fresh()
+    settings.adopt(scenario_from_doc(tomllib.loads(card["plan"]["scenario"]), "the answer"))
+
+
+def _sources(job: Job, card: Mapping[str, Any]) -> None:
+    document = dict(card)
+    asked = card["question"]
+    lines = [
+        *words.taken(document),
+        f"{asked['title']}: {asked['source']}",
+        f"step times: {card['basis']['profile']} ({words.basis(document)})",
+        words.again(document),
+    ]
+    st.markdown("\n".join(f"- {plain(line)}" for line in lines))
+    st.code(_said(job), language="bash", wrap_lines=True)
+    left, right = st.columns(2)
+    left.download_button(
+        "card.json", text.to_json(card), "card.json", "application/json", on_click="ignore", width="stretch"
+    )
+    right.download_button(
+        "scenario.toml",
+        results.portable(card["scenario"]),
+        "scenario.toml",
+        "application/toml",
+        on_click="ignore",
+        width="stretch",
+        key="ask.toml",
+    )

@@ -1,0 +1,152 @@
+"""A sample of a fleet stands for the whole: which part it is, that its shares are the fleet's, and what it decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kvcast import api, plan
+from kvcast.planner import sampled as sampling
+from kvcast.planner.fleet import Fleet
+from kvcast.planner.reaching import _promising
+from kvcast.planner.sampled import ENOUGH, brief, sampled
+from kvcast.planner.trials import Trial, Trials
+from kvcast.store.simulations import Lab
+from sim.measure.verdict import MEETS, MISSES, ClassVerdict, Interval
+from sim.scenario import BURST, Shock
+from tests.plan_cases import ALONE, CHAT, scenario
+from tests.test_plan_reach import closed
+from workloads import mix
+from workloads.steady import requests_per_s
+
+QUESTION = {**CHAT, "turns": {"value": 1}, "rate": 24.0}
+
+
+def fleet(replicas: int, lasts_s: float, question: dict = QUESTION, **sections):
+    """Single questions to a fleet whose router throws dice: replicas that have nothing to do with one another."""
+    end_s = 60.0 + lasts_s
+    asked = scenario(
+        workload={"class": [question], "duration_s": end_s},
+        run={"warmup_s": 60.0, "duration_s": end_s},
+        cluster={"router": "random"},
+        **sections,
+    )
+    return replace(asked, cluster=replace(asked.cluster, replicas=replicas))
+
+
+def test_a_sample_has_its_share_of_replicas_and_load_for_half_as_long():
+    whole = fleet(12, lasts_s=1000.0)
+    one = sampled(Trial(whole, full=True, keep=True))
+    sample = one.scenario
+    rate = requests_per_s(mix.resolve(sample.workload))
+    assert (sample.cluster.replicas, one.share) == (3, 3 / 12)
+    assert rate == pytest.approx(24.0 * one.share)
+    assert (sample.run.warmup_s, sample.run.duration_s) == (30.0, 530.0)
+    assert ENOUGH <= rate * 500.0 < 1.5 * ENOUGH
+    assert (one.full, one.keep) == (True, False)
+
+
+def test_a_sample_has_enough_of_the_smallest_class():
+    rare = {**QUESTION, "name": "rare", "rate": 0.6}
+    whole = fleet(12, lasts_s=1000.0)
+    two = replace(whole, workload=scenario(workload={"class": [QUESTION, rare], "duration_s": 1060.0}).workload)
+    share = sampled(Trial(two)).share
+    assert share == pytest.approx(4 / 12)  # 0.6 / s x 500 s x 4 / 12 = 100
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        fleet(12, lasts_s=20.0),
+        closed(),
+        replace(fleet(12, lasts_s=1000.0), shock=(Shock(BURST, 300.0, 60.0, 2.0),)),
+        fleet(12, lasts_s=1000.0, question={**QUESTION, "arrival": {"kind": "onoff", "on_s": 5.0, "off_s": 5.0}}),
+    ],
+    ids=["too short", "closed loop", "shock", "bursts"],
+)
+def test_what_has_no_part_like_it_is_simulated_whole(asked):
+    trial = Trial(asked)
+    assert sampled(trial) is trial
+    assert brief(trial).scenario.cluster.replicas == asked.cluster.replicas
+
+
+def test_samples_attain_what_the_whole_fleet_does(monkeypatch):
+    """Replicas that a random router deals to are independent: the share of good requests is the same in law."""
+    monkeypatch.setattr(sampling, "ENOUGH", 300)
+    whole = fleet(6, lasts_s=200.0, question={**QUESTION, "rate": 11.0})
+    part = sampled(Trial(whole)).scenario
+    assert part.cluster.replicas == 2
+    ours, theirs = ([_attained(replace(one, seed=s)) for s in range(4)] for one in (part, whole))
+    assert 0.5 < np.mean(theirs) < 0.99
+    assert abs(np.mean(ours) - np.mean(theirs)) < 3 * np.hypot(np.std(ours, ddof=1), np.std(theirs, ddof=1)) / 2
+    half = replace(part, cluster=replace(part.cluster, replicas=part.cluster.replicas - 1))
+    assert np.mean(theirs) - _attained(half) > 0.1, "the load is the replicas' own share"
+
+
+def _attained(one) -> float:
+    return float(api.simulate(one).summary["attainment"])
+
+
+def test_a_search_looks_at_samples_and_the_answer_is_settled_whole(monkeypatch, tmp_path):
+    monkeypatch.setattr(sampling, "ENOUGH", 300)
+    asked = fleet(1, lasts_s=200.0, question={**QUESTION, "rate": 9.0})
+    made = plan(asked, most=12, out=tmp_path, **{**ALONE, "seeds": 2})
+    answer, rows = made["answer"], {row["replicas"]: row for row in made["candidates"]}
+    settled = rows[answer["replicas"]]
+    assert (settled["sample"], settled["runs"]) == (None, answer["runs"])
+    assert settled["run"] is not None
+    samples = [row for row in rows.values() if row["sample"]]
+    assert samples
+    for row in samples:
+        assert row["sample"]["share"] == pytest.approx(row["sample"]["replicas"] / row["replicas"])
+        if row["goodput_per_s"] is not None:
+            assert row["goodput_per_s"] == pytest.approx(row["attainment"]["mean"] * 9.0, rel=0.01)
+
+
+# -- what is settled, and how often ------------------------------------------------------------------------------------
+
+
+def trials_of(tmp_path, seeds: int = 5) -> Trials:
+    return Trials(Lab(tmp_path), list(range(seeds)), 0.95)
+
+
+@pytest.mark.parametrize(("attains", "runs"), [((False, False), 2), ((False, True), 5), ((True, False), 5)])
+def test_a_fleet_that_misses_in_both_of_its_first_runs_is_asked_no_more(attains, runs, tmp_path, monkeypatch):
+    trials = trials_of(tmp_path)
+    monkeypatch.setattr(trials, "drawn", lambda _: True)
+    monkeypatch.setattr(trials, "_task", lambda trial, seed: seed)
+    monkeypatch.setattr(trials, "_simulate", lambda tasks: None)
+
+    def judged(trial, tasks, confidence):
+        good = [attains[seed] if seed < len(attains) else True for seed in tasks]
+        return SimpleNamespace(attains=all(good), verdict=MISSES, runs=tuple(tasks))
+
+    monkeypatch.setattr(trials, "_judged", judged)
+    assert len(trials.settle(Trial(scenario())).runs) == runs
+    assert len(trials.settle(Trial(scenario(), full=True)).runs) == 5
+
+
+@pytest.mark.parametrize(("attains", "few"), [((False, False, False), True), ((False, True, False), False)])
+def test_one_replica_less_is_settled_unless_three_samples_miss(attains, few):
+    found = Fleet.__new__(Fleet)
+    told = []
+    found.trials = SimpleNamespace(missed=lambda trial, runs: None if any(attains[:runs]) else runs)
+    found.settled, found.judged, found._on_judged = {}, {}, lambda i, n: told.append((i, n))
+    found._trial = lambda i, n: Trial(scenario(), share=0.5)
+    assert found._too_few(0, 3) == few
+    assert (found.judged, told) == (({(0, 3): 3}, [(0, 3)]) if few else ({}, []))
+    found._trial = lambda i, n: Trial(scenario())
+    assert not found._too_few(0, 3), "the whole fleet is settled"
+
+
+@pytest.mark.parametrize(("half", "share", "promising"), [(0.008, 1.0, True), (0.02, 1.0, False), (0.02, 0.2, True)])
+def test_a_load_is_worth_settling_where_the_whole_fleet_would_show_it(half, share, promising):
+    row = ClassVerdict("all", 0.95, 1000, Interval(0.96, 0.96 - half, 0.97), MEETS, None)
+    asked = scenario()
+    one = SimpleNamespace(trial=Trial(asked, share=share), attains=True, judged=SimpleNamespace(classes=(row,)))
+    assert _promising(one, asked) == promising
+    longer = replace(asked, run=replace(asked.run, duration_s=1000.0))
+    assert _promising(one, longer)
