@@ -18,6 +18,7 @@ from sim.scenario import BURST, Shock
 from tests.plan_cases import scenario
 from workloads import mix
 from workloads.clock import earliest_s
+from workloads.errors import InputError
 from workloads.steady import fill_s, requests_per_s, session_s
 
 TALK = {
@@ -114,6 +115,12 @@ def test_what_is_made_of_it_skips_as_long_before_its_window():
     for made in (sampled(Trial(one)).scenario, with_load(one, 1.5)):
         assert made.run.warmup_s - made.workload.skip_ended_s == pytest.approx(full_s)
     assert sampled(Trial(one)).scenario.run == one.run
+
+
+def test_a_window_that_lacks_sessions_is_refused():
+    _, one = cut(asked())
+    with pytest.raises(InputError, match=r"skip_ended_s = \d+, expected at most \[run\] warmup_s = 300"):
+        api.resolve(replace(one, run=replace(one.run, warmup_s=300.0)))
 
 
 def test_the_work_alone_asks_for_as_many():
