@@ -144,7 +144,6 @@ def make_world(folder: Path) -> Path:
 
 
 PLAIN = ["--set", "cache.tiers=", "--set", "shock="]
-TRACED = [*PLAIN, "--set", "workload.class="]
 QUICK = ["--max-replicas", "2", "--seeds", "2"]
 MADE = [
     ["run", "S.toml", "--steps", "--access-log", "--out", "run"],
