@@ -74,6 +74,22 @@ def end(process: subprocess.Popen) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def available_bytes() -> int | None:
+    """Memory that a process may still take: what the system says is available, or less where a control group bounds it;
+    None where nobody says."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = open("/proc/meminfo", encoding="ascii").read().splitlines()  # noqa: SIM115
+        found.append(next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")))
+    with contextlib.suppress(OSError, ValueError):
+        limit, used = (
+            int(open(f"/sys/fs/cgroup/memory.{name}", encoding="ascii").read())  # noqa: SIM115
+            for name in ("max", "current")
+        )
+        found.append(max(limit - used, 0))
+    return min(found, default=None)
+
+
 PIPE_S = 3.0
 """How long a reader of a named pipe is waited for."""
 
