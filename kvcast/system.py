@@ -12,14 +12,19 @@ import contextlib
 import errno
 import functools
 import os
+import re
 import signal
 import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from workloads.errors import InputError
+
+PROCESSES = Path("/proc")
+CONTAINER_LIMITS = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 try:
     import resource
@@ -35,6 +40,29 @@ def bound(process: subprocess.Popen, cpu_s: int, memory_bytes: int, file_bytes: 
     for what, limit in limits.items():
         with contextlib.suppress(ProcessLookupError):  # it has ended already
             resource.prlimit(process.pid, what, (limit, limit))
+
+
+def machine_bytes() -> int:
+    """Memory of this machine, or of the container that this is where that has a limit; 0 where nobody says."""
+    try:
+        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (AttributeError, ValueError, OSError):
+        return 0
+    for limit in CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # not there, or "max"
+            found.append(int(limit.read_text()))
+    return min(found)
+
+
+def memory_bytes(group: int) -> int:
+    """Memory that the processes of a group hold, what several of them share counted once; 0 where /proc is not."""
+    total = 0
+    for status in PROCESSES.glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+            if int(status.read_text().rsplit(")", 1)[1].split()[2]) == group:
+                held = re.search(r"^Pss:\s+(\d+) kB", (status.parent / "smaps_rollup").read_text(), re.MULTILINE)
+                total += int(held[1]) << 10 if held else 0
+    return total
 
 
 def end(process: subprocess.Popen) -> None:
