@@ -94,7 +94,7 @@ AFTER: tuple[tuple[Fleet, float, float, str], ...] = (
 """(fleet, times the load, size of the burst, found)."""
 
 LOADS: tuple[tuple[Fleet, str, tuple[float, ...], str], ...] = (
-    (ONE, "0.95 (0.95, 1.05, 0.95)", (1.4, 1.5), "1.4 holds 3 of 3; 1.5 collapses 3 of 3"),
+    (ONE, "0.95 (0.95, 1.05, 0.95)", (1.4, 1.5), "1.4 holds 3 of 3; 1.5 collapses 3 of 3 (after 10, 40, 80 min)"),
     (FIRST, "0.95", (1.4, 1.5), "as above"),
     (Fleet("KV blocks x 2", kv=2.0), "1.3", (1.8, 2.0), "1.8 holds; 2.0 is plain overload"),
     (Fleet("host tier 128 GiB, 50 GB/s", (TIER,)), "1.3", (1.8, 2.0), "as above"),
