@@ -21,7 +21,7 @@ from kvcast.asking.question import Asked, Question
 from kvcast.config import scenario_from_doc
 from kvcast.jobs import example, link
 from kvcast.jobs.runner import Job, Runner
-from kvcast.pages import ask_card, ask_form, ask_words, results, shell
+from kvcast.pages import address, ask_card, ask_form, ask_words, results, shell
 from kvcast.pages.ask_words import Words
 from kvcast.pages.edit import settings
 from kvcast.pages.results import plain
@@ -40,6 +40,8 @@ FOLDS: Mapping[str, tuple[str, str, str]] = {
     "All settings": ("Plan", "Open them all", "every setting of the scenario underneath, and other pages on it"),
 }
 """Title -> the page it opens, the button, and what is there."""
+LINK = "ask.link"
+ELSEWHERE = "The run that this link names is not on this server, or no longer; below is the example."
 CHANGED = "The question has changed since this answer"
 
 
@@ -57,15 +59,17 @@ def show(pages: Mapping[str, Any], came_from: str) -> None:
         found = _bound(question)
     except InputError as error:
         problem, found = str(error), None
-    state["ask.words"] = asked
+    if pressed or asked != state["ask.words"]:
+        state["ask.of_link"] = ""  # what was wrong with the address is of no use any more
+    state["ask.words"], state["ask.kept"] = asked, ask_form.held()
     if question is not None and pressed:
         start(runner, asked)
     _settle(runner, asked if question is not None else {})
     _share(asked)
     if problem:
         st.error(plain(problem), icon=":material/error:")
-    elif state["ask.problem"]:
-        st.error(plain(state["ask.problem"]), icon=":material/error:")
+    elif told := state["ask.of_link"] or state["ask.problem"]:
+        st.error(plain(told), icon=":material/error:")
     pending: Job | None = state["ask.pending"]
     shown: Job | None = state["ask.shown"]
     if pending is not None:
@@ -94,22 +98,24 @@ def _open(runner: Runner, came_from: str) -> None:
     """A new session, and one whose address was changed by the browser, asks what its address says."""
     state, params = st.session_state, st.query_params.to_dict()
     if "ask.words" not in state:
-        state.update({"ask.words": {}, "ask.pending": None, "ask.shown": None, "ask.problem": "", "ask.link": None})
-    elif came_from != "Ask" and not params:
-        ask_form.adopt(state["ask.words"])
-        return
-    if params == state["ask.link"]:
-        if "ask.use" not in state:
+        state.update({"ask.words": {}, "ask.pending": None, "ask.shown": None, "ask.problem": "", "ask.of_link": ""})
+    elif not (
+        address.gone_back(state.get("ask.kept", {}), LINK)
+        if came_from == "Ask"
+        else params not in ({}, state.get(LINK))
+    ):
+        if came_from != "Ask" or "ask.use" not in state:  # Streamlit forgets the fields of a page that is not drawn
             ask_form.adopt(state["ask.words"])
         return
-    job = runner.find_asked(params.pop(link.JOB, ""))
-    state["ask.problem"] = ""
+    named = params.pop(link.JOB, "")
+    job = runner.find_asked(named)
+    state["ask.problem"], state["ask.of_link"] = "", ELSEWHERE if named and job is None and not params else ""
     try:
         asked = {**params} if params else dict(example.QUESTION)
         ask_words.question(asked, ask_form.inputs.policies(), ask_form.choices.own_models())
         ask_form.adopt(asked)
     except (InputError, ValueError) as error:
-        state["ask.problem"], asked = str(error), dict(example.QUESTION)
+        state["ask.of_link"], asked = str(error), dict(example.QUESTION)
         ask_form.adopt(asked)
     state["ask.words"], state["ask.pending"] = asked, None
     state["ask.shown"] = job if job is not None and job.done else None
@@ -152,9 +158,7 @@ def _share(asked: Words) -> None:
         if job is not None and job.command != _command(asked):
             params[link.JOB] = job.key
             break
-    if st.query_params.to_dict() != params:
-        st.query_params.from_dict(params)
-    state["ask.link"] = params
+    address.written(params, LINK)
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

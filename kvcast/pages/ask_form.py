@@ -29,6 +29,11 @@ LOAD_NAMES = dict(zip(LOADS, ("users at once", "sessions a day", "requests a sec
 SIZES = {"system": "System prompt + tools", "input": "New tokens a turn", "output": "Answer"}
 DEFAULT, ANY_WIDTH = "default", "those that may do"
 DAY_HOURS = 8.0
+FIELDS = (
+    *("mode", "use", "load", "amount", "gpus", *SIZES, "model", "weights", "kv", "gpu", "price", "tp"),
+    *("ttft", "tpot", "for", "hours", "router", "seeds", "most", "recover", SET),
+)
+"""The fields' keys, as `key` has them."""
 
 
 def key(name: str) -> str:
@@ -61,6 +66,12 @@ def adopt(words: Words) -> None:
     state[key("recover")] = not given.no_recover
     state[key(SET)] = words.get(SET, "")
     state[key("note")] = ""
+
+
+def held() -> dict[str, Any]:
+    """What the fields hold, and that the button is not pressed: what differs next time was touched."""
+    state = st.session_state
+    return {name: state[name] for name in map(key, FIELDS) if name in state} | {key("go"): False}
 
 
 def _adopt_model(model: str) -> None:

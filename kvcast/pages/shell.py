@@ -104,7 +104,7 @@ def begin() -> Page:
     job: Job | None
     runner = the_runner()
     state = st.session_state
-    first = "base" not in state or address.gone_back()
+    first = "base" not in state or address.gone_back(state.get("kept", {}))
     if first:
         _open(runner)
     st.html(LAYOUT)

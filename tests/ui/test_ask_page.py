@@ -208,12 +208,18 @@ def test_a_link_that_cannot_be_asked_is_one_line(words, line):
         ask_words.question(words, ("lru",))
 
 
-def test_a_bad_link_opens_the_example_and_says_why(folder, monkeypatch):
-    monkeypatch.setattr(example, "kept", lambda: None)
+def test_a_bad_link_opens_the_example_and_says_why_beside_its_answer(small, monkeypatch):
+    card = small.at.session_state["ask.shown"].document()
+    about = {"version": "0", "on": "2026-01-01", "words": ask_words.argv(example.QUESTION)}
+    monkeypatch.setattr(example, "kept", lambda: {**card, example.PREPARED: about})
+    placed = example.place(shared())
     asking = Asking(users="3", router="os:system")
     assert asking.field("amount") == 300.0
+    assert "Prepared with kvcast 0" in asking.words()
     (error,) = asking.at.error
     assert "router = 'os:system', expected one of" in error.value.replace("\\", "")
+    assert not asking.set("number_input", "amount", 301.0).at.error
+    placed.delete()
 
 
 def test_words_are_flags_and_flags_are_words():

@@ -111,6 +111,7 @@ def test_a_question_is_asked_answered_and_gone_back_to(another_reader):
     reader.page.reload()
     reader.see("The question has changed since this answer")
     assert reader.page.get_by_label("Users at once", exact=True).input_value() == "61"
+    reader.page.wait_for_timeout(2_000)  # nobody goes back quicker than a request may be late
     reader.page.go_back()
     reader.gone("The question has changed since this answer")
     assert reader.page.url == asked
