@@ -10,6 +10,7 @@ from streamlit.testing.v1 import AppTest
 from kvcast import ask, text
 from kvcast.asking.question import question_of
 from kvcast.jobs import example
+from kvcast.pages import ask as page
 from kvcast.pages import ask_form, ask_words, shell
 from tests.ui.conftest import APP
 from workloads.errors import InputError
@@ -240,6 +241,26 @@ def test_an_advice_takes_its_field_and_a_limit_comes_alone():
         "run.warmup_s=9",
     ]
     assert ask_words.applied(SMALL, ["--gpu", "b200", "--tp", "8"])["tpot"] == "100ms"
+
+
+def test_a_scenario_is_loaded_from_the_first_page_too(folder):
+    asking = Asking(**SMALL)
+    assert "kvcast ask --use=chat --users=60" in asking.words()
+    for content, says in ((b"nonsense", "not valid TOML"), (b"[workload]\npreset = 'rag'\n", None)):
+        asking.at.file_uploader(key="ask.scenario").set_value(("s.toml", content, "application/toml"))
+        asking.run()
+        errors = [e.value for e in asking.at.error]
+        assert (says is None) == (not errors), errors
+        assert says is None or says in errors[0]
+    assert asking.at.session_state["workload"] == "rag"
+    assert asking.at.session_state["page"] == "Plan", "all its settings are there"
+
+
+def test_an_uploaded_model_goes_by_its_files_name(folder):
+    path = shared().keep_upload("config.json", b"{}")
+    card = {"question": {"model": str(path)}, "command": f"kvcast plan --set model.config={path}"}
+    expected = {"question": {"model": "config.json"}, "command": "kvcast plan --set model.config=config.json"}
+    assert page._without_paths(shared(), card) == expected
 
 
 def test_every_use_has_its_usual_sizes():
