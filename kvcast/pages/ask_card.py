@@ -30,7 +30,7 @@ STATES = {  # word of an answer -> how it looks
 
 def show(card: Document, apply: Apply, settled: bool) -> None:
     """settled: whether everything of it is known."""
-    st.subheader(plain(words.title(dict(card))))
+    st.header(plain(words.title(dict(card))))
     _headline(card)
     _lines(card, settled)
     _cautions(card)

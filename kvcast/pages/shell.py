@@ -98,12 +98,14 @@ def of_a_run(show: Callable[[Page, Run], None]) -> Callable[[Page], None]:
     return shown
 
 
-def begin() -> Page:
-    """Draw the sidebar and find out what is on show. Once in every pass, before the page."""
+def begin(turned: bool) -> Page:
+    """Draw the sidebar and find out what is on show. Once in every pass, before the page. turned: whether another page
+    was drawn before; the navigation's links have no parameters, and the settings stay."""
     job: Job | None
     runner = the_runner()
     state = st.session_state
-    first = "base" not in state or address.gone_back(state.get("kept", {}))
+    linked = not turned or bool(st.query_params)
+    first = "base" not in state or (linked and address.gone_back(state.get("kept", {})))
     if first:
         _open(runner)
     st.html(LAYOUT)

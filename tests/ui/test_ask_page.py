@@ -66,7 +66,7 @@ class Asking:
 
     def words(self):
         at = self.at
-        kinds = (at.markdown, at.caption, at.subheader, at.error, at.info, at.code)
+        kinds = (at.markdown, at.caption, at.header, at.error, at.info, at.code)
         return "\n".join(str(element.value) for kind in kinds for element in kind).replace("\\", "")
 
     def numbers(self):
