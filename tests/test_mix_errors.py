@@ -21,6 +21,10 @@ from workloads.toml import read
                 " (did you mean global?)"
             ),
         ),
+        ({"name": " "}, "number 1: name = ' ', expected a label that no other class has"),
+        ({"name": "a\u200b"}, "number 1: name = 'a\\u200b', expected a label"),
+        ({"name": "pooled"}, "number 1: name = 'pooled', expected another label: it is what verdicts call"),
+        ({"layers": (layer(" s", "global"),)}, "layers[0].name = ' s', expected a label that no other layer"),
         ({"layers": ()}, "[[workload.class]] 'a': needs at least one"),
         ({"share": 1.0}, "exactly one of share"),
         ({"rate": float("nan")}, "'a': rate = nan, expected a finite number above 0"),

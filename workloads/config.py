@@ -20,6 +20,8 @@ from workloads.limits import (
 
 CHARACTERS = Limit(0.1, 100, "0.1 to 100")
 MARKERS = Limit(1, 1000, "1 to 1,000")
+POOLED = "pooled"
+"""What verdicts call all classes together, so no class's name."""
 
 
 @dataclass(frozen=True)

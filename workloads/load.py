@@ -17,7 +17,7 @@ import numpy as np
 
 from workloads.clock import check_clock
 from workloads.columns import Workload
-from workloads.config import WorkloadConfig
+from workloads.config import POOLED, WorkloadConfig
 from workloads.dists import stream
 from workloads.errors import InputError, unprintable
 from workloads.limits import check_values
@@ -79,6 +79,11 @@ def _check_names(workload: Workload) -> None:
                 f"[workload] trace: the {what} name {name[:80]!r}, expected text without control characters, not"
                 f" {wrong!r}"
             )
+    if POOLED in workload.class_names:
+        raise InputError(
+            f"[workload] trace: a class named {POOLED!r}, expected another name: it is what verdicts call all classes"
+            " together"
+        )
 
 
 def trace_path(text: str, base_dir: str | Path) -> Path:
