@@ -114,6 +114,10 @@ def test_bad_classes_are_named(change, message):
         ({"preset": "chat"}, "has preset and class, expected exactly one of"),
         ({"trace": "x.jsonl"}, "has trace and class, expected exactly one of"),
         ({"sample": 0.5}, "sample = 0.5 is for traces"),
+        (
+            {"skip_ended_s": 5.0, "loop": "concurrency", "concurrency": 2},
+            "skip_ended_s = 5, expected 0 with a concurrency",
+        ),
         ({"loop": "closed"}, "loop = 'closed', expected one of"),
         ({"loop": "concurrency"}, "expected both"),
         ({"duration_s": 1e-9, "requests": None}, "no session starts"),

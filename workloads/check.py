@@ -114,6 +114,11 @@ def _check_bounds(config: WorkloadConfig) -> None:
             '[workload] needs requests with loop = "concurrency": a fixed concurrency has no arrival times for'
             " duration_s to bound"
         )
+    if config.skip_ended_s and config.concurrency is not None:
+        raise InputError(
+            f"[workload] skip_ended_s = {config.skip_ended_s:g}, expected 0 with a concurrency: when its sessions are"
+            " over is not known before the run"
+        )
     if config.start_s and not any(c.arrival.kind == "diurnal" for c in config.class_):
         raise InputError(
             f"[workload] start_s = {config.start_s:g}, expected it with a mix in which a class follows the clock"
