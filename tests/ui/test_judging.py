@@ -35,7 +35,7 @@ def test_another_limit_is_another_verdict_without_a_run(session, folder):
     set_(session, "slo.chat.ttft", 40.0)
     set_(session, "price", 2.0)
     assert "Misses the target." in verdict(session)
-    asked = SloConfig(attainment=0.95, classes={"chat": SloClass(0.04, 0.03), "agent": SloClass(2.0, 0.03)})
+    asked = SloConfig(attainment=0.95, classes={"chat": SloClass(0.04, 0.03), "coding-agent": SloClass(2.0, 0.03)})
     expected = judged_anew(load_run(job.folder), asked, 2.0).summary
     assert session.numbers()["Within limits"] == text.percent(expected["attainment"])
     assert session.numbers()["Cost / M tokens"] == text.usd(expected["cost"]["usd_per_million_output_tokens"])
@@ -74,7 +74,7 @@ def test_what_is_taken_away_says_what_the_page_says(session):
 
     state = set_(session, "slo.chat.ttft", 40.0).at.session_state
     run = load_run(state.job.folder)
-    asked = SloConfig(attainment=0.95, classes={"chat": SloClass(0.04, 0.03), "agent": SloClass(2.0, 0.03)})
+    asked = SloConfig(attainment=0.95, classes={"chat": SloClass(0.04, 0.03), "coding-agent": SloClass(2.0, 0.03)})
     scenario = judging.under(None, judging.scenario_of(state.job.scenario_toml))
     assert scenario.slo.classes["chat"].ttft_s == 0.5, "asked for nothing, it stays as it was"
     found = judged_anew(run, asked, 4.0)
