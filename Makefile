@@ -23,7 +23,7 @@ help:
 	@echo "make test-calibrate  calibration with torch on the CPU"
 	@echo "make ui-test    a planner's way to a verdict, in a browser    make screenshots  pictures of every page (both need chromium)"
 	@echo "make fuzz OPS=50000  random tests against a per-block reference    make bench  speed"
-	@echo "make hostile    some 3,600 bad inputs to every command and 168 kills: one line each, nothing lost (minutes)"
+	@echo "make hostile    some 4,100 bad inputs to every command and 168 kills: one line each, nothing lost (minutes)"
 	@echo "make engine-check ENGINE_PYTHON=...  record what the vLLM installed there does, on the CPU, and replay it (a minute)"
 	@echo "make mutants    plant about a hundred faults in a copy, one after the other: the tests must notice each (minutes)"
 

@@ -14,7 +14,6 @@ import resource
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -28,69 +27,68 @@ SIZES = {
 }
 SESSIONS_PER_S = 0.9
 """Of one replica."""
-MIX = """
-[[workload.class]]
-name = "chat"
-share = 0.6
-turns = { kind = "geometric", mean = 4, high = 20 }
-think = { kind = "exponential", mean = 30 }
-output = { kind = "lognormal", median = 200, p90 = 600, high = 2000 }
-layers = [
-  { name = "tools", scope = "global", tokens = { value = 800 } },
-  { name = "system", scope = "project", items = 40, zipf = 0.8,
-    tokens = { kind = "lognormal", median = 1500, p90 = 4000 } },
-  { name = "message", scope = "dynamic", tokens = { kind = "lognormal", median = 300, p90 = 1200 } },
-]
-[[workload.class]]
-name = "rag"
-share = 0.3
-turns = { kind = "geometric", mean = 2, high = 8 }
-think = { kind = "exponential", mean = 40 }
-output = { kind = "lognormal", median = 180, p90 = 500, high = 2000 }
-layers = [
-  { name = "system", scope = "global", tokens = { value = 600 } },
-  { name = "document", scope = "project", items = 5000, zipf = 0.9,
-    tokens = { kind = "lognormal", median = 4000, p90 = 12000, high = 30000 } },
-  { name = "question", scope = "dynamic", tokens = { kind = "lognormal", median = 80, p90 = 200 } },
-]
-[[workload.class]]
-name = "agent"
-share = 0.1
-turns = { kind = "geometric", mean = 15, high = 60 }
-think = { kind = "exponential", mean = 30 }
-tool_gap = { kind = "exponential", mean = 4 }
-tool_share = 0.9
-turn_input = { kind = "lognormal", median = 700, p90 = 3000, high = 10000 }
-output = { kind = "lognormal", median = 250, p90 = 900, high = 4000 }
-layers = [
-  { name = "tools", scope = "global", tokens = { value = 12000 } },
-  { name = "repo", scope = "project", items = 200, zipf = 0.7,
-    tokens = { kind = "lognormal", median = 8000, p90 = 20000, high = 40000 } },
-  { name = "task", scope = "dynamic", tokens = { kind = "lognormal", median = 500, p90 = 2000 } },
-]
-"""
 
 
-def scenario_toml(requests: int, replicas: int, router: str) -> str:
-    return f"""
-[workload]
-rate = {SESSIONS_PER_S * replicas}
-requests = {requests}
-{MIX}
-[model]
-name = "llama-3.1-8b"
-[hardware]
-profile = "h200-llama-3.1-8b-aic"
-[cluster]
-replicas = {replicas}
-router = "{router}"
-[run]
-warmup_s = 0
-[slo]
-ttft_s = 2.0
-tpot_s = 0.05
-attainment = 0.95
-"""
+def lognormal(median: float, p90: float, high: float | None = None) -> dict[str, Any]:
+    return {"kind": "lognormal", "median": median, "p90": p90} | ({} if high is None else {"high": high})
+
+
+def layer(name: str, scope: str, tokens: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    return {"name": name, "scope": scope, "tokens": tokens, **keys}
+
+
+MIX = [
+    {
+        "name": "chat",
+        "share": 0.6,
+        "turns": {"kind": "geometric", "mean": 4, "high": 20},
+        "think": {"kind": "exponential", "mean": 30},
+        "output": lognormal(200, 600, 2000),
+        "layers": [
+            layer("tools", "global", {"value": 800}),
+            layer("system", "project", lognormal(1500, 4000), items=40, zipf=0.8),
+            layer("message", "dynamic", lognormal(300, 1200)),
+        ],
+    },
+    {
+        "name": "rag",
+        "share": 0.3,
+        "turns": {"kind": "geometric", "mean": 2, "high": 8},
+        "think": {"kind": "exponential", "mean": 40},
+        "output": lognormal(180, 500, 2000),
+        "layers": [
+            layer("system", "global", {"value": 600}),
+            layer("document", "project", lognormal(4000, 12000, 30000), items=5000, zipf=0.9),
+            layer("question", "dynamic", lognormal(80, 200)),
+        ],
+    },
+    {
+        "name": "agent",
+        "share": 0.1,
+        "turns": {"kind": "geometric", "mean": 15, "high": 60},
+        "think": {"kind": "exponential", "mean": 30},
+        "tool_gap": {"kind": "exponential", "mean": 4},
+        "tool_share": 0.9,
+        "turn_input": lognormal(700, 3000, 10000),
+        "output": lognormal(250, 900, 4000),
+        "layers": [
+            layer("tools", "global", {"value": 12000}),
+            layer("repo", "project", lognormal(8000, 20000, 40000), items=200, zipf=0.7),
+            layer("task", "dynamic", lognormal(500, 2000)),
+        ],
+    },
+]
+
+
+def scenario(requests: int, replicas: int, router: str) -> dict[str, Any]:
+    return {
+        "workload": {"rate": SESSIONS_PER_S * replicas, "requests": requests, "class": MIX},
+        "model": {"name": "llama-3.1-8b"},
+        "hardware": {"profile": "h200-llama-3.1-8b-aic"},
+        "cluster": {"replicas": replicas, "router": router},
+        "run": {"warmup_s": 0},
+        "slo": {"ttft_s": 2.0, "tpot_s": 0.05, "attainment": 0.95},
+    }
 
 
 def one(requests: int, replicas: int, router: str) -> dict[str, Any]:
@@ -106,7 +104,7 @@ def one(requests: int, replicas: int, router: str) -> dict[str, Any]:
         row[f"{name}_peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         begun_s = time.process_time()
 
-    prepared = api.prepare(scenario_from_doc(tomllib.loads(scenario_toml(requests, replicas, router)), "scale"))
+    prepared = api.prepare(scenario_from_doc(scenario(requests, replicas, router), "scale"))
     part("load")
     row["requests"] = len(prepared.workload)
     recording = api.record(prepared)

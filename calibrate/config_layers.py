@@ -204,12 +204,13 @@ def moe_if_experts(read: Reader, layers: int) -> list[Mlp]:
 
 
 def llama4_moe(read: Reader, layers: int) -> list[Mlp]:
-    """Every `interleave_moe_layer_step`-th layer: experts and a shared one of the same width."""
+    """Every `interleave_moe_layer_step`-th layer: experts and a shared one of the same width; the others have their own
+    width, which must be there where they are."""
     width = read.count("intermediate_size")
     sparse, every = _experts(read, width, width), read.count("interleave_moe_layer_step", 1)
     if every > layers:
         raise read.wrong("interleave_moe_layer_step", every, f"experts in at least one of {layers} layers")
-    plain = Mlp("dense", read.count("intermediate_size_mlp", width))
+    plain = Mlp("dense", read.count("intermediate_size_mlp", width if every == 1 else None))
     return [plain if (i + 1) % every else sparse for i in range(layers)]
 
 

@@ -12,14 +12,19 @@ import contextlib
 import errno
 import functools
 import os
+import re
 import signal
 import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from workloads.errors import InputError
+
+PROCESSES = Path("/proc")
+CONTAINER_LIMITS = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 try:
     import resource
@@ -37,6 +42,29 @@ def bound(process: subprocess.Popen, cpu_s: int, memory_bytes: int, file_bytes: 
             resource.prlimit(process.pid, what, (limit, limit))
 
 
+def machine_bytes() -> int:
+    """Memory of this machine, or of the container that this is where that has a limit; 0 where nobody says."""
+    try:
+        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (AttributeError, ValueError, OSError):
+        return 0
+    for limit in CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # not there, or "max"
+            found.append(int(limit.read_text()))
+    return min(found)
+
+
+def memory_bytes(group: int) -> int:
+    """Memory that the processes of a group hold, what several of them share counted once; 0 where /proc is not."""
+    total = 0
+    for status in PROCESSES.glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+            if int(status.read_text().rsplit(")", 1)[1].split()[2]) == group:
+                held = re.search(r"^Pss:\s+(\d+) kB", (status.parent / "smaps_rollup").read_text(), re.MULTILINE)
+                total += int(held[1]) << 10 if held else 0
+    return total
+
+
 def end(process: subprocess.Popen) -> None:
     """End a process that was started with start_new_session, and what it started itself."""
     if not hasattr(os, "killpg"):
@@ -44,6 +72,22 @@ def end(process: subprocess.Popen) -> None:
         return
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def available_bytes() -> int | None:
+    """Memory that a process may still take: what the system says is available, or less where a control group bounds it;
+    None where nobody says."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = open("/proc/meminfo", encoding="ascii").read().splitlines()  # noqa: SIM115
+        found.append(next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")))
+    with contextlib.suppress(OSError, ValueError):
+        limit, used = (
+            int(open(f"/sys/fs/cgroup/memory.{name}", encoding="ascii").read())  # noqa: SIM115
+            for name in ("max", "current")
+        )
+        found.append(max(limit - used, 0))
+    return min(found, default=None)
 
 
 PIPE_S = 3.0

@@ -1,4 +1,4 @@
-"""The cases of tests.hostile: a small world of valid files, and what is done to them.
+"""The cases of tests.hostile: what is done to the files of a small world, and to the commands that read them.
 
 >>> [case.line() for case in cases(make_world(Path("world")), seed=0)][:3]
 """
@@ -6,121 +6,20 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
+import json
 import os
 import random
-import shlex
+import re
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from kvcast.cli import COMMANDS, build_parser
-from kvcast.cli import main as kvcast
 from kvcast.scenario.checks import ENDLESS
-from kvcast.store import simulations, workload_folder
 from sim.scenario import Scenario
-
-SCENARIO = """
-name = "small"
-[workload]
-rate = 20.0
-duration_s = 3
-[[workload.class]]
-name = "a"
-share = 1.0
-slo_class = "a"
-output = {value=5}
-[[workload.class.layers]]
-name = "m"
-scope = "dynamic"
-tokens = {value=100}
-[model]
-name = "llama-3.1-8b"
-[hardware]
-gpu = "h200"
-[engine]
-kv_blocks = 2000
-[run]
-warmup_s = 0
-duration_s = 3
-[slo]
-ttft_s = 1.0
-attainment = 0.9
-[slo.classes.a]
-tpot_s = 1.0
-[[shock]]
-at_s = 1.0
-kind = "replica-down"
-duration_s = 0.5
-[[cache.tiers]]
-name = "dram"
-capacity_blocks = 500
-bandwidth_gb_per_s = 40.0
-"""
-STEADY = SCENARIO[: SCENARIO.index("[[shock]]")].replace("warmup_s = 0\n", "").replace("rate = 20.0", "rate = 2.0")
-"""What `kvcast resilience` asks: a mix in its steady state, without a shock."""
-TRACE = "".join(
-    f'{{"timestamp": {100 * i}, "input_length": 1024, "output_length": 3, "hash_ids": [{i % 2}, {i}]}}\n'
-    for i in range(20)
-)
-API_PRICES = """
-[[api]]
-name = "x"
-input = 3.0
-output = 15.0
-"""
-
-
-@dataclass(frozen=True)
-class Case:
-    kind: str
-    argv: list[str]
-    prepare: Callable[[Path], object] | None = None  #: what is done to the world first
-    how: str = ""
-    codes: frozenset[int] = frozenset({0, 1, 2})
-    file_bytes: int = 0  #: limit of a file's size, as of a full disk; what argv ends with is then named
-    keeps: bool = False  #: what is whole by then stays, and the same command goes on
-
-    def line(self) -> str:
-        said = " ".join(shlex.quote(word) for word in self.argv).encode("unicode_escape").decode()
-        return (
-            f"{self.kind}: kvcast {said if len(said) < 200 else said[:200] + '...'}{self.how and f'  # {self.how!r}'}"
-        )
-
-
-def make_world(folder: Path) -> Path:
-    """Valid files of each sort: a scenario, a trace, prices, a run, a sweep, a plan."""
-    folder.mkdir(parents=True)
-    (folder / "S.toml").write_text(SCENARIO)
-    (folder / "R.toml").write_text(STEADY)
-    (folder / "T.jsonl").write_text(TRACE)
-    (folder / "P.toml").write_text("h200 = 3.5\n")
-    (folder / "launch.sh").write_text("vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 1\n")
-    (folder / "vllm.log").write_text("INFO GPU KV cache size: 100,000 tokens\n")
-    (folder / "rows.csv").write_text("input,output,time\n100,5,0.1\n")
-    here = Path.cwd()
-    os.chdir(folder)
-    try:
-        for argv in MADE:
-            with contextlib.redirect_stdout(io.StringIO()):
-                assert kvcast(argv) == 0, argv
-    finally:
-        os.chdir(here)
-    simulations._whole.clear()  # what another process would not know
-    workload_folder._whole.clear()
-    return folder
-
-
-QUICK = ["--max-replicas", "2", "--seeds", "2"]
-MADE = [
-    ["run", "S.toml", "--steps", "--access-log", "--out", "run"],
-    ["run", "S.toml", "--set", "cache.tiers=", "--set", "shock=", "--save-cache", "warm.npz", "--no-baseline"],
-    ["sweep", "S.toml", "--vary", "cache.policy=lru,lfu", "--out", "sweep"],
-    ["calibrate", "--device", "fake", "--out", "measured"],
-]
+from tests.hostile_world import MEASURED, METRICS, PLAIN, QUICK, SCENARIO, TRACE, Case
 
 
 def cases(world: Path, seed: int) -> list[Case]:
@@ -163,6 +62,13 @@ NEVER = {"nan", "inf", "-inf", "1e400", "[1, 'a', {}]", *(value for value in VAL
 TABLES = {"class": "0", "layers": "0", "shock": "0", "tiers": "0", "classes": "a"}
 """Keys that hold several tables, and which one of them is attacked."""
 BRIEF = ["--hours", "0.01", "--seeds", "1", "--no-sweep", "--no-collapse", "--no-remedies"]
+AGAINST = ["explain", "S.toml", *PLAIN, "--against", "R.json"]
+FIT = ["fit-server", "R.json", "--set", "hardware.gpu=h200", "--set", "engine.kv_blocks=2000"]
+READS_PAGE = ["observe", "page.txt", "--seconds", "60", "--set", "hardware.gpu=h200"]
+READS_SERIES = ["observe", "M.om", "--set", "hardware.gpu=h200"]
+ASKS = [*("ask", "--use", "batch", "--rps", "1", "--set", "run.duration_s=5", "--set", "run.warmup_s=0")]
+ASKS += ["--jobs", "1", "--seeds", "2", "--no-recover", "--max-replicas", "2"]
+DASHBOARD = ["dashboard", "--headless", "--port", "8765"]
 ON_A_SCENARIO = [
     ["run", "S.toml", "--no-baseline", "--no-model-error"],
     ["run", "S.toml", "--no-baseline", "--no-model-error", "--json", "--out", "r"],
@@ -174,6 +80,10 @@ ON_A_SCENARIO = [
     ["value", "S.toml"],
     ["optimum", "S.toml"],
     ["explain", "S.toml"],
+    ["explain", "S.toml", "--life", "slowest"],
+    ["explain", "S.toml", "--life", "textbook"],
+    AGAINST,
+    FIT,
 ]
 
 
@@ -212,8 +122,7 @@ def _dataclasses(kind: Any) -> Iterator[type]:
 def of_texts(rng: random.Random) -> Iterator[Case]:
     """Files that are nearly right, and files that are nothing of the kind."""
     for name, argv in READERS:
-        text = {"S.toml": SCENARIO, "T.jsonl": TRACE, "P.toml": "h200 = 3.5\n"}.get(name, "one line\n")
-        for how, content in _spoiled(text, rng):
+        for how, content in _spoiled(TEXTS.get(name, "one line\n"), rng):
             yield Case("texts", argv, _writes(name, content), how)
     for line in PRICES:
         yield Case("texts", ["run", "S.toml", "--prices", "P.toml"], _writes("P.toml", line.encode()), line[:40])
@@ -238,8 +147,29 @@ def of_texts(rng: random.Random) -> Iterator[Case]:
             ]
             command = rng.choice([["workload", "describe", "T.jsonl"], ["cache", "T.jsonl"], ["price", "T.jsonl"]])
             yield Case("texts", command, _writes("T.jsonl", "\n".join(rows * 2).encode()), f"{field} = {value}")
+    for field in MEASURED:
+        for value in rng.sample(MEASURED_VALUES, 6):
+            result = json.dumps({**MEASURED, field: "@"}).replace('"@"', value)
+            yield Case("texts", rng.choice([AGAINST, FIT]), _writes("R.json", result.encode()), f"{field} = {value}")
+    for series in ("num_requests_running", "cache_config_info", "prompt_tokens_bucket", "prompt_tokens_sum", "success"):
+        for value in ("NaN", "-1", "+Inf", "1e400", "9" * 5000, "x", "", "1 2 3"):
+            page = re.sub(rf"({series}.*) \S+$", rf"\1 {value}", METRICS, count=1, flags=re.MULTILINE)
+            assert page != METRICS, series
+            yield Case("texts", READS_PAGE, _writes("page.txt", page.encode()), f"{series} {value:.40}")
 
 
+TEXTS = {
+    "S.toml": SCENARIO,
+    "T.jsonl": TRACE,
+    "P.toml": "h200 = 3.5\n",
+    "R.json": json.dumps(MEASURED),
+    "page.txt": METRICS,
+}
+MEASURED_VALUES = (
+    *("NaN", "-1", "0", "1e400", "9" * 30, '"x"', "null", "true", "[]", "{}", "[1]", '["\\u001b[2J"]', "[[1]]"),
+    *(f"[{', '.join([item] * 20)}]" for item in ("NaN", "-1", "0", "1e300", "null", '"x"', "1.5", "1e-320", "[]")),
+    f"[{', '.join(['1'] * 19)}]",
+)
 READERS = [
     ("S.toml", ["run", "S.toml"]),
     ("S.toml", ["workload", "describe", "S.toml"]),
@@ -254,9 +184,18 @@ READERS = [
     ("config.json", ["profile", "show", "--model", "config.json"]),
     ("profile.json", ["profile", "show", "profile.json"]),
     ("points.jsonl", ["calibrate", "--points", "points.jsonl", "--out", "o"]),
-    ("warm.npz", ["run", "S.toml", "--set", "cache.tiers=", "--set", "shock=", "--warm-cache", "warm.npz"]),
+    ("warm.npz", ["run", "S.toml", *PLAIN, "--warm-cache", "warm.npz"]),
     ("result.json", ["run", "S.toml", "--no-baseline", "--against", "result.json"]),
     ("tok.json", ["workload", "describe", "T.jsonl", "--tokenizer", "tok.json"]),
+    ("R.json", AGAINST),
+    ("R.json", FIT),
+    ("vllm.log", [*FIT, "--log", "vllm.log"]),
+    ("page.txt", READS_PAGE),
+    ("after.txt", ["observe", "page.txt", "after.txt", "--seconds", "60", "--set", "hardware.gpu=h200"]),
+    ("M.om", READS_SERIES),
+    ("config.json", [*ASKS, "--model", "config.json"]),
+    ("run/run.json", ["export", "run", "--grafana", "x.om"]),
+    ("run/scenario.toml", [*DASHBOARD, "run"]),
 ]
 PRICES = (
     "",
@@ -359,7 +298,11 @@ BASES = {
     "validate": ["validate", "no-such-set"],
     "doctor": ["doctor", "run"],
     "demo": ["demo", "--replicas", "0"],
-    "dashboard": ["dashboard", "--port", "0"],
+    "dashboard": [*DASHBOARD, "run"],
+    "ask": ASKS,
+    "export": ["export", "run", "--grafana", "x.om"],
+    "fit-server": FIT,
+    "observe": READS_SERIES,
 }
 
 
@@ -475,10 +418,22 @@ READS = [
     ["import-bench", "@"],
     ["replay", "S.toml", "--for", "vllm", "--model", "m", "--out", "v.jsonl", "--tokenizer", "@"],
     ["import-bench", "vllm bench serve --dataset-name random", "--result", "@"],
+    ["explain", "S.toml", *PLAIN, "--against", "@"],
+    ["explain", "run", "--life", "@"],
+    ["export", "@", "--grafana", "x.om"],
+    ["fit-server", "@", *FIT[2:]],
+    [*FIT, "--log", "@"],
+    [*FIT, "--scenario", "@"],
+    ["observe", "@", "--seconds", "60"],
+    [*DASHBOARD, "@"],
+    [*DASHBOARD, "run", "--model", "@"],
+    ["validate", "engine", "--record", "@"],
+    [*ASKS, "--model", "@"],
+    ["compare", "S.toml", "@"],
 ]
 WRITES = [
     ["run", "S.toml", "--no-baseline", "--no-model-error", "--out", "@"],
-    ["run", "S.toml", "--no-baseline", "--set", "cache.tiers=", "--set", "shock=", "--save-cache", "@"],
+    ["run", "S.toml", "--no-baseline", *PLAIN, "--save-cache", "@"],
     ["sweep", "S.toml", "--vary", "cache.policy=lru,lfu", "--out", "@"],
     ["report", "run", "--html", "@"],
     ["timeline", "S.toml", "--window", "0,1", "--trace", "@"],
@@ -486,6 +441,10 @@ WRITES = [
     ["calibrate", "--points", "none.jsonl", "--out", "@"],
     ["import-bench", "vllm bench serve --dataset-name random --request-rate 3", "--out", "@"],
     ["replay", "S.toml", "--for", "vllm", "--model", "m", "--out", "@"],
+    ["export", "run", "--grafana", "@"],
+    [*FIT, "--out", "@"],
+    [*READS_SERIES, "--out", "@"],
+    [*ASKS, "--out", "@"],
 ]
 
 
@@ -534,7 +493,14 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "other JSON": _other,
 }
 ON_FOLDERS = {
-    "run": [["report", "run", "--html", "x.html"], ["explain", "run"], ["doctor", "run"]],
+    "run": [
+        ["report", "run", "--html", "x.html"],
+        ["explain", "run"],
+        ["explain", "run", "--life", "slowest"],
+        ["doctor", "run"],
+        ["export", "run", "--grafana", "x.om"],
+        [*DASHBOARD, "run"],
+    ],
     "sweep": [
         ["sweep", "S.toml", "--vary", "cache.policy=lru,lfu", "--out", "sweep"],
         ["doctor", "sweep"],
@@ -581,8 +547,9 @@ def of_lines(rng: random.Random) -> Iterator[Case]:
     ):
         yield Case("lines", argv, codes=wrong)
     for argv in FILLING:
-        for size, codes in ((200, {2}), (1000, {0, 2}), (5000, {0, 2})):
-            keeps = argv[0] in ("sweep", "plan", "resilience", "calibrate")
+        sizes = ((200, {2}), (1000, {0, 2}), (5000, {0, 2}))
+        for size, codes in sizes[argv[0] == "ask" :]:  # what it tells meanwhile is a file too
+            keeps = argv[0] in ("ask", "sweep", "plan", "resilience", "calibrate")
             yield Case("lines", argv, None, f"a disk full at {size}", frozenset(codes), size, keeps)
     for command in COMMANDS:
         yield Case("lines", [command, "--help"], codes=frozenset({0}))
@@ -592,7 +559,7 @@ FILLING = [
     ["run", "S.toml", "--no-baseline", "--no-model-error", "--out", "r"],
     [*("run", "S.toml", "--no-baseline", "--set", "cache.tiers=", "--set", "shock="), "--save-cache", "w.npz"],
     ["sweep", "S.toml", "--vary", "cache.policy=lru,lfu", "--out", "s"],
-    ["plan", "S.toml", *QUICK, "--set", "cache.tiers=", "--set", "shock=", "--no-growth", "--no-recover", "--out", "p"],
+    ["plan", "S.toml", *QUICK, *PLAIN, "--no-growth", "--no-recover", "--out", "p"],
     ["resilience", "R.toml", *BRIEF, "--out", "v"],
     ["calibrate", "--device", "fake", "--out", "c"],
     ["calibrate", "--device", "fake", "--out", "c.json"],
@@ -603,4 +570,8 @@ FILLING = [
     ["workload", "convert", "T.jsonl", "--out", "o.jsonl"],
     ["import-bench", "vllm bench serve --dataset-name random --request-rate 3", "--out", "b.toml"],
     ["replay", "S.toml", "--for", "vllm", "--model", "m", "--out", "v.jsonl"],
+    ["export", "run", "--grafana", "x.om"],
+    [*FIT, "--out", "f.toml"],
+    [*READS_SERIES, "--out", "o.toml"],
+    [*ASKS, "--out", "a"],
 ]

@@ -24,9 +24,8 @@ import time
 from pathlib import Path
 
 from kvcast.cli import main as kvcast
-from tests.hostile_cases import SCENARIO, STEADY
+from tests.hostile_world import PLAIN, SCENARIO, STEADY
 
-PLAIN = ["--set", "cache.tiers=", "--set", "shock="]
 COMMANDS = {
     "run": ["run", "S.toml", *PLAIN, "--steps", "--access-log", "--no-model-error", "--out", "out"],
     "sweep": ["sweep", "S.toml", *PLAIN, "--vary", "cache.policy=lru,lfu,fifo", "--seeds", "2", "--out", "out"],

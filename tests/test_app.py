@@ -1,5 +1,6 @@
 """The dashboard as a whole: what its source may not do, and how it is started. Flows are in tests/ui."""
 
+import json
 import re
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 
 from kvcast import cli
 from kvcast.commands import dashboard
-from kvcast.jobs import runner
+from kvcast.jobs import allowed, runner
 from kvcast.pages import results
 from kvcast.present import terms
 
@@ -86,16 +87,27 @@ def test_the_server_is_private_and_silent_by_default(monkeypatch, tmp_path):
     assert flags["--server.address"] == "localhost"
     assert flags["--browser.gatherUsageStats"] == "false"
     assert flags["--client.showErrorDetails"] == "none"
-    assert env[runner.OWN_POLICIES] == ""
+    assert env[allowed.POLICIES] == ""
 
 
 def test_own_policies_are_checked_before_the_server_starts(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("KVCAST_RUNS", str(tmp_path))
     _, env = started(monkeypatch, "--policy", "examples.my_policy:LongPromptsFirst")
-    assert env[runner.OWN_POLICIES] == "examples.my_policy:LongPromptsFirst"
+    assert env[allowed.POLICIES] == "examples.my_policy:LongPromptsFirst"
     for policy in ("lru", "nothing.here:Policy", "os:path"):
         assert cli.main(["dashboard", "--policy", policy]) == 2
         assert "\n" not in capsys.readouterr().err.strip()
+
+
+def test_own_traces_are_named_and_can_be_read(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("KVCAST_RUNS", str(tmp_path / "runs"))
+    (tmp_path / "t.jsonl").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    _, env = started(monkeypatch, "--trace", "day=t.jsonl")
+    assert json.loads(env[allowed.TRACES]) == {"day": str(tmp_path / "t.jsonl")}
+    for given in (["t.jsonl"], ["=t.jsonl"], ["a/b=t.jsonl"], ["a=t.jsonl", "a=t.jsonl"], ["day="], ["day=nowhere"]):
+        assert cli.main(["dashboard", *(word for one in given for word in ("--trace", one))]) == 2
+        assert f"kvcast: --trace {given[-1]}: " in capsys.readouterr().err
 
 
 def test_a_taken_port_is_said_before_the_example_is_simulated(monkeypatch, capsys):

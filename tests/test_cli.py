@@ -286,7 +286,7 @@ def test_profile_show_prints_the_kv_arithmetic(capsys):
 def test_validate_reproduces_recorded_truth(name, data_dir, capsys):
     assert main(["validate", name, "--data", str(data_dir), "--json"]) == 0
     (outcome,) = json.loads(capsys.readouterr().out)
-    assert outcome["passed"]
+    assert (outcome["name"], outcome["passed"]) == (name, True)
     assert outcome["figures"]
 
 

@@ -211,7 +211,9 @@ def test_a_bad_file_does_not_end_the_folder(tmp_path, case, capsys):
     assert "c.json: third: expected steps" in outcome.lines[1]
     assert outcome.lines[2:] == ["2 of 4 files could not be replayed", "2 cases, 6 requests, 0 mismatches"]
     assert main(["validate", "engine-cases", "--cases", str(tmp_path)]) == 2
-    assert "engine-cases: FAILED" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "engine-cases: FAILED" in said.out
+    assert said.err == "kvcast: engine-cases: files that could not be replayed: 2, named above\n"
 
 
 def test_a_case_with_a_missing_field_is_named(tmp_path, case):

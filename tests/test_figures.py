@@ -134,6 +134,13 @@ def test_every_bar_of_the_miss_causes_is_whole(document):
     assert trace(figure, "hit").customdata[-1] == document["prefix_hit_tokens"]
 
 
+def test_a_class_named_all_is_not_the_fleet(document):
+    classes = dict(zip(("all", "all classes"), document["classes"].values(), strict=True))
+    figure = figures.miss_causes({**document, "classes": classes})
+    assert figure.data[0].y == ("all classes", "all", "all classes classes")
+    np.testing.assert_allclose(np.sum([t.x for t in figure.data], axis=0), 100.0)
+
+
 def test_every_cause_of_the_report_has_a_look(document):
     assert set(document["miss_tokens"]) == set(cache.CAUSES)
 

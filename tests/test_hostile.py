@@ -23,8 +23,9 @@ from kvcast.scenario.checks import check
 from kvcast.studies import compare
 from sim.scenario import Scenario
 from tests import hostile
-from tests.hostile_cases import SCENARIO, TRACE, cases, make_world
+from tests.hostile_cases import cases
 from tests.hostile_kills import attack
+from tests.hostile_world import SCENARIO, TRACE, make_world
 from workloads.config import Arrival, Dist, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
 from workloads.files import replacing

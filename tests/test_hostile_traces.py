@@ -510,3 +510,9 @@ def test_a_name_in_a_trace_that_commands_a_terminal(tmp_path: Path) -> None:
         str(problem.value)
         == r"[workload] trace: the class name 'm\x1b[31m', expected text without control characters, not '\x1b'"
     )
+
+
+def test_a_class_of_a_trace_with_the_name_of_all_classes(tmp_path: Path) -> None:
+    trace = text(tmp_path / "b.csv", BURST + "0,pooled,5,5\n1,m,5,5\n")
+    with pytest.raises(InputError, match="trace: a class named 'pooled', expected another name"):
+        load(WorkloadConfig(trace=str(trace)))

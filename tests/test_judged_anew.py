@@ -83,7 +83,9 @@ def once(folder, toml):
 
 
 STRICT = SloConfig(ttft_s=0.06, tpot_s=0.02, attainment=0.99)
-BY_CLASS = SloConfig(attainment=0.5, attained_by="pooled", classes={"agent": SloClass(ttft_s=0.2, attainment=0.8)})
+BY_CLASS = SloConfig(
+    attainment=0.5, attained_by="pooled", classes={"coding-agent": SloClass(ttft_s=0.2, attainment=0.8)}
+)
 
 
 @pytest.mark.parametrize(
@@ -126,5 +128,7 @@ def test_what_nobody_simulated_is_not_known(tmp_path):
 
 
 def test_limits_of_nobody_are_refused_as_a_run_refuses_them(folder):
-    with pytest.raises(InputError, match=r"^\[slo.classes.chats\] applies to no request: .*there are: agent, chat"):
+    with pytest.raises(
+        InputError, match=r"^\[slo.classes.chats\] applies to no request: .*there are: chat, coding-agent"
+    ):
         judged_anew(once(folder, MIX), SloConfig(classes={"chats": SloClass(ttft_s=1.0)}), None)

@@ -6,8 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from workloads.clock import earliest_s
 from workloads.columns import SCOPES, Workload
 from workloads.config import Arrival, Dist, Layer, MixClass, WorkloadConfig
+from workloads.errors import InputError
 from workloads.estimate import after_history, before_history, estimate, order_cost, reusable_tokens
 from workloads.mix import build
 from workloads.prompt import _pairs
@@ -459,3 +461,29 @@ def test_clock_ticks_times_items_beyond_64_bits_stay_apart():
     ids, of = _pairs(ticks, items)
     assert ids.tolist() == [3, 2, 1, 0, 2]
     assert of.tolist() == [9_999_999, 3, 3, 9_999_999]
+
+
+def test_a_warm_up_without_the_sessions_that_end_in_it():
+    """Those that go on are the same, turn by turn, and so is everything from then on."""
+    c = one_class(
+        layer("tools", "global"),
+        layer("repo", "project", items=3),
+        turns=Dist(kind="geometric", mean=6.0, high=30.0),
+        think=Dist(kind="exponential", mean=20.0),
+        turn_input=Dist(kind="lognormal", median=50.0, p90=200.0),
+    )
+    whole = WorkloadConfig(class_=(c,), duration_s=900.0)
+    skip_s = 600.0
+    full, fewer = build(whole, 3), build(replace(whole, skip_ended_s=skip_s), 3)
+    at = earliest_s(full)
+    last = np.full(full.session_id.max() + 1, -np.inf)
+    np.maximum.at(last, full.session_id, at)
+    kept = last[full.session_id] >= skip_s
+    assert 0.3 < kept.mean() < 0.7
+    np.testing.assert_allclose(earliest_s(fewer), at[kept])
+    for column in ("output_tokens", "prompt_tokens", "turn"):
+        assert (getattr(fewer, column) == getattr(full, column)[kept]).all()
+    assert kept[at >= skip_s].all()
+    assert len(np.unique(fewer.session_id)) == fewer.session_id.max() + 1
+    with pytest.raises(InputError, match="skip_ended_s = 1e"):
+        build(replace(whole, skip_ended_s=1e6), 3)

@@ -21,6 +21,10 @@ from workloads.toml import read
                 " (did you mean global?)"
             ),
         ),
+        ({"name": " "}, "number 1: name = ' ', expected a label that no other class has"),
+        ({"name": "a\u200b"}, "number 1: name = 'a\\u200b', expected a label"),
+        ({"name": "pooled"}, "number 1: name = 'pooled', expected another label: it is what verdicts call"),
+        ({"layers": (layer(" s", "global"),)}, "layers[0].name = ' s', expected a label that no other layer"),
         ({"layers": ()}, "[[workload.class]] 'a': needs at least one"),
         ({"share": 1.0}, "exactly one of share"),
         ({"rate": float("nan")}, "'a': rate = nan, expected a finite number above 0"),
@@ -110,6 +114,10 @@ def test_bad_classes_are_named(change, message):
         ({"preset": "chat"}, "has preset and class, expected exactly one of"),
         ({"trace": "x.jsonl"}, "has trace and class, expected exactly one of"),
         ({"sample": 0.5}, "sample = 0.5 is for traces"),
+        (
+            {"skip_ended_s": 5.0, "loop": "concurrency", "concurrency": 2},
+            "skip_ended_s = 5, expected 0 with a concurrency",
+        ),
         ({"loop": "closed"}, "loop = 'closed', expected one of"),
         ({"loop": "concurrency"}, "expected both"),
         ({"duration_s": 1e-9, "requests": None}, "no session starts"),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from kvcast import plan
 from kvcast.planner.candidates import combinations
+from kvcast.planner.fleet import Fleet
+from kvcast.planner.words import plateau
+from kvcast.studies.search import Found
 from tests.plan_cases import ALONE, CHAT, FEWER, brute_force, document, scenario
 
 
@@ -66,9 +71,6 @@ def test_no_fleet_meets():
 
 def test_more_replicas_can_hold_fewer_requests_in_time():
     """A made-up response that does not rise: the neighbours give it away, and every smaller fleet is looked at."""
-    from kvcast.planner.fleet import Fleet
-    from kvcast.studies.search import Found
-
     fleet = Fleet.__new__(Fleet)
     fleet.most, fleet.notes, fleet.winner, fleet.judged = 20, [], 0, {}
     fleet.found = {0: Found(6, 6)}
@@ -78,3 +80,62 @@ def test_more_replicas_can_hold_fewer_requests_in_time():
     fleet._check_neighbours(0)
     assert fleet.replicas == 3
     assert "does not rise steadily" in fleet.notes[0]
+
+
+def settled_fleet(attained, most: int = 64):
+    """A fleet of one combination that attains attained(n) with n replicas, of which 95 % are asked for, and is shown to
+    meet from 96 % on; a run says what is, and the fleets that were settled are noted."""
+    fleet = Fleet.__new__(Fleet)
+    fleet.most, fleet.winner, fleet.judged, fleet.settled, fleet.flat = most, 0, {}, {}, {}
+    fleet.cost, fleet.asked = lambda i, n: float(n), []
+    fleet._judge = lambda asked: {i: [attained(n) >= 0.95 for n in ns] for i, ns in asked.items()}
+    fleet._too_few = lambda i, n: attained(n) < 0.95
+    fleet._best_cost = lambda: 1.0
+    fleet.combinations = [SimpleNamespace(gpus_per_replica=1)]
+
+    def settle(i, n, full=False):
+        fleet.asked.append(n)
+        mean = attained(n)
+        one = SimpleNamespace(meets=mean >= 0.96, margin=mean - 0.95, attainment=SimpleNamespace(low=mean))
+        fleet.judged[i, n] = fleet.settled[i, n] = one
+        return one
+
+    fleet._settle_one = settle
+    fleet.judged |= {(0, n): SimpleNamespace(attainment=None) for n in range(1, most + 1)}
+    return fleet
+
+
+def test_no_larger_fleet_is_looked_for_where_attainment_no_longer_rises():
+    """Just above the target from 4 replicas on, and never surely: four fleets are settled, not sixty."""
+    fleet = settled_fleet(lambda n: 0.9 if n < 4 else 0.954)
+    fleet.found = {0: Found(4, 4)}
+    fleet._settle()
+    assert fleet.asked == [4, 5, 7, 11]
+    assert (fleet.winner, fleet.flat) == (None, {0: (4, 11)})
+    assert fleet.why_given_up(0) == "attainment does not rise from 4 to 11 replicas, settled: no larger fleet was"
+
+
+@pytest.mark.parametrize(("rises", "needed"), [(0.002, 8), (0.001, 13)])
+def test_where_it_rises_the_fewest_replicas_that_meet_are_found(rises, needed):
+    """By a replica each, from 4 on that attain the target and are not sure to."""
+    fleet = settled_fleet(lambda n: round(0.95 + rises * (n - 3), 6))
+    fleet.found = {0: Found(4, 4)}
+    fleet._settle()
+    assert (fleet.replicas, fleet.flat) == (needed, {})
+    assert fleet.asked[:4] == [4, 5, 7, 11], "strides double"
+
+
+def test_the_largest_fleet_that_is_allowed_is_looked_at():
+    fleet = settled_fleet(lambda n: 0.96 if n == 6 else 0.955, most=6)
+    fleet.found = {0: Found(4, 4)}
+    fleet._settle()
+    assert (fleet.replicas, fleet.asked[:3]) == (6, [4, 5, 6])
+
+
+def test_of_a_plateau_only_what_is_known_counts():
+    assert plateau({4: 0.0, 5: 0.001, 8: 0.002}) == (4, 8)
+    assert plateau({4: 0.0, 5: 0.001, 7: 0.002}) is None, "not twice as many"
+    assert plateau({4: -0.006, 5: 0.001, 8: 0.0}) is None, "two sizes"
+    assert plateau({4: 0.0, 5: 0.001, 8: None}) is None, "not known"
+    assert plateau({4: 0.0, 5: None, 8: 0.0}) is None
+    assert plateau({}) is None

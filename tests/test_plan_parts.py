@@ -289,9 +289,9 @@ class Recounted(Hopeless):
             counted = log.status[r] != NOT_ARRIVED and (self._run.warmup_s or 0.0) <= arrival_s <= (
                 self._run.duration_s or np.inf
             )
-            ends_s = replicas[log.replica[r]].record.end_s
-            first_s = ends_s[log.first_step[r]] if log.first_step[r] >= 0 else None
-            until_s = ends_s[log.last_step[r]] if log.last_step[r] >= 0 else now_s
+            told_s = replicas[log.replica[r]].record.told_s
+            first_s = told_s(log.first_step[r]) if log.first_step[r] >= 0 else None
+            until_s = told_s(log.last_step[r]) if log.last_step[r] >= 0 else now_s
             waited = {
                 "ttft_s": (now_s if first_s is None else first_s) - arrival_s,
                 "e2e_s": until_s - arrival_s,

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from benchmarks.bench_routing import last_stage, study
-from kvcast import InputError
+from kvcast import InputError, simulate
 from kvcast.config import scenario_from_doc
 from sim.fleet.router import ROUTERS, make
 from sim.fleet.routers.hashed import BOUND, POINTS
 from sim.fleet.routers.index import Paths, PrefixIndex
 from sim.fleet.routers.prefix import Active
+from sim.measure.balance import balance
 from sim.scenario import EngineParams
 from sim.simulate import run
 from tests.test_fleet import at, fails, starts
@@ -309,6 +310,49 @@ def test_prefix_aware_routing_is_worth_what_a_published_study_measured() -> None
         assert found[name]["ttft_mean_s"] < 0.5
     assert 5 < found["round-robin"]["requests_per_s"] < 9
     assert 30 < found["round-robin"]["ttft_mean_s"] < 120
+
+
+def test_the_report_says_how_even_a_fleet_is() -> None:
+    """Three replicas of four with work 2, 1 and 1: Jain's index 16 / (4 x 6); one replica is starved."""
+    rec = replace(
+        run(prompts(*[[(i, 10)] for i in range(8)]), EngineParams(kv_blocks=400), LinearSteps(), replicas=4),
+        replica=np.array([0, 0, 0, 0, 1, 1, 2, 2], np.int32),
+    )
+    rows, tokens = np.arange(8), np.full(8, 12)
+    found = balance(rec, rows, tokens)
+    assert found["jain"] == pytest.approx(16 / 24)
+    assert (found["most_share"], found["least_share"], found["starved"]) == (0.5, 0.0, None)
+    assert found["requests"] == [4, 2, 2, 0]
+    assert balance(rec, np.tile(rows, 20), tokens)["starved"] == 1
+
+
+def test_starvation_is_called_by_its_name() -> None:
+    doc = {
+        "workload": {
+            "rate": 4.0,
+            "requests": 400,
+            "duration_s": 100.0,
+            "class": [
+                {
+                    "name": "all",
+                    "share": 1.0,
+                    "layers": [
+                        {"name": "system", "scope": "global", "tokens": {"value": 2000}},
+                        {"name": "question", "scope": "dynamic", "tokens": {"value": 100}},
+                    ],
+                    "output": {"value": 20},
+                }
+            ],
+        },
+        "model": {"name": "llama-3.1-8b"},
+        "hardware": {"profile": "h200-llama-3.1-8b-aic"},
+        "run": {"warmup_s": 0},
+    }
+    for name, starved in (("production-stack-prefix", 7), ("round-robin", 0)):
+        report = simulate(scenario_from_doc({**doc, "cluster": {"replicas": 8, "router": name}}, "scenario"))
+        assert report.summary["balance"]["starved"] == starved
+        assert any(note.startswith("starvation: 7 of 8 replicas") for note in report.notes) is (starved > 0)
+        assert report.summary["balance"]["jain"] == pytest.approx(1 / 8 if starved else 1.0, abs=0.05)
 
 
 def test_routers_that_ask_caches_are_refused_where_those_do_not_say() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kvcast import text
-from kvcast.jobs import opened, runner, tidy
+from kvcast import system, text
+from kvcast.jobs import memory, opened, runner, tidy
 from kvcast.jobs.runner import CANCELLED, Job, Runner, without_paths
 from kvcast.store.runs import load_run
 from workloads.errors import InputError
@@ -177,6 +177,37 @@ def test_what_takes_too_long_is_stopped(folder, monkeypatch):
     job = Runner(folder / "late").submit(LONG)
     job.wait()
     assert job.failure().startswith("stopped after 0.2 s")
+
+
+@pytest.mark.skipif(not system.PROCESSES.is_dir(), reason="memory of other processes is known on Linux")
+def test_what_holds_more_than_the_machine_has_is_stopped(folder, monkeypatch):
+    monkeypatch.setattr(system, "machine_bytes", lambda: 50 << 20)
+    job = Runner(folder / "big").submit(LONG)
+    job.wait()
+    assert job.failure() == "stopped: all runs here may hold 0.0 GiB of memory, and this one held the most"
+
+
+def test_of_all_that_hold_too_much_the_one_that_holds_most_ends(monkeypatch, tmp_path):
+    monkeypatch.setattr(system, "memory_bytes", {1: 300, 2: 500}.get)
+    monkeypatch.setattr(system, "machine_bytes", lambda: 1000)
+    shared = memory.Memory()
+    assert not shared.beyond("small", 1)
+    assert not shared.beyond("large", 2), "800 of 800"
+    shared.most_bytes -= 1
+    assert not shared.beyond("small", 1)
+    assert shared.beyond("large", 2)
+    shared.ended("small")
+    assert not shared.beyond("large", 2)
+
+
+def test_a_container_has_the_memory_of_its_limit(monkeypatch, tmp_path):
+    whole = system.machine_bytes()
+    limits = [tmp_path / name for name in ("none", "word", "number")]
+    limits[1].write_text("max\n")
+    monkeypatch.setattr(system, "CONTAINER_LIMITS", limits)
+    assert system.machine_bytes() >= whole > 0
+    limits[2].write_text("1048576\n")
+    assert system.machine_bytes() == 1 << 20
 
 
 def test_the_oldest_jobs_are_forgotten_and_nothing_else(folder, monkeypatch):

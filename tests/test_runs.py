@@ -1,5 +1,6 @@
 """Run folders: equal runs are equal bytes, what is read is what was written, and nothing half-written is left."""
 
+import json
 import os
 import signal
 import subprocess
@@ -243,6 +244,14 @@ def test_damaged_folders_are_one_clear_line(result, tmp_path):
     save_run(tmp_path / "run", result)
     (tmp_path / "run" / "summary.json").write_text('{"a": ')
     with pytest.raises(InputError, match=r"summary\.json: 6 bytes where"):
+        load_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize(("key", "value"), [("kvcast", None), ("written_at", 7), ("written_at", "today")])
+def test_a_run_says_what_wrote_it_and_when(key, value, result, tmp_path):
+    told = save_run(tmp_path / "run", result) / "run.json"
+    told.write_text(json.dumps(json.loads(told.read_text()) | {key: value}))
+    with pytest.raises(InputError, match=rf"run\.json: {key} = {value!r}, expected"):
         load_run(tmp_path / "run")
 
 

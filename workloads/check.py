@@ -10,7 +10,7 @@ from dataclasses import fields
 
 from workloads import arrivals, dists
 from workloads.columns import SCOPES
-from workloads.config import Layer, MixClass, WorkloadConfig
+from workloads.config import POOLED, Layer, MixClass, WorkloadConfig
 from workloads.dists import expected, one_of
 from workloads.errors import InputError
 from workloads.limits import check_values
@@ -76,13 +76,21 @@ def check(config: WorkloadConfig) -> None:
         raise InputError(f"[workload] has {len(config.class_):,} classes, expected at most {MAX_CLASSES:,}")
     names = [c.name for c in config.class_]
     for i, c in enumerate(config.class_):
-        if not c.name or names.index(c.name) != i:
-            raise expected(f"[[workload.class]] number {i + 1}: name", c.name, "a label that no other class has")
+        where = f"[[workload.class]] number {i + 1}: name"
+        if not _is_label(c.name) or names.index(c.name) != i:
+            raise expected(where, c.name, "a label that no other class has")
+        if c.name == POOLED:
+            raise expected(where, c.name, "another label: it is what verdicts call all classes together")
         _check_class(c, f"[[workload.class]] {c.name!r}:", config)
     _check_rates(config)
     _check_pace(config)
     _check_shared_texts(config)
     _check_sizes(config)
+
+
+def _is_label(name: str) -> bool:
+    """Whether a name can be seen, and told from another by looking at it."""
+    return name.isprintable() and name == name.strip() != ""
 
 
 def _positive(where: str, value: float | None, least: float = 0.0) -> None:
@@ -105,6 +113,11 @@ def _check_bounds(config: WorkloadConfig) -> None:
         raise InputError(
             '[workload] needs requests with loop = "concurrency": a fixed concurrency has no arrival times for'
             " duration_s to bound"
+        )
+    if config.skip_ended_s and config.concurrency is not None:
+        raise InputError(
+            f"[workload] skip_ended_s = {config.skip_ended_s:g}, expected 0 with a concurrency: when its sessions are"
+            " over is not known before the run"
         )
     if config.start_s and not any(c.arrival.kind == "diurnal" for c in config.class_):
         raise InputError(
@@ -170,7 +183,7 @@ def _check_class(c: MixClass, where: str, config: WorkloadConfig) -> None:
         raise InputError(f"{where} needs at least one [[workload.class.layers]] table")
     names = [layer.name for layer in c.layers]
     for i, layer in enumerate(c.layers):
-        if not layer.name or names.index(layer.name) != i:
+        if not _is_label(layer.name) or names.index(layer.name) != i:
             raise expected(f"{where} layers[{i}].name", layer.name, "a label that no other layer of the class has")
         _check_layer(layer, f"{where} layers[{i}]")
     _check_turns(c, where)

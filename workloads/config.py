@@ -20,6 +20,8 @@ from workloads.limits import (
 
 CHARACTERS = Limit(0.1, 100, "0.1 to 100")
 MARKERS = Limit(1, 1000, "1 to 1,000")
+POOLED = "pooled"
+"""What verdicts call all classes together, so no class's name."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,12 @@ class WorkloadConfig:
     )
     duration_s: float | None = key(
         None, "mixes: sessions arrive during this many seconds; default: long enough to judge (docs/steady.md)", SECONDS
+    )
+    skip_ended_s: float = key(
+        0.0,
+        "mixes: sessions that are over before this second are left out (by their think times alone): a warm-up then"
+        " simulates those that go on after it, not all that ever were",
+        FROM_SECOND_0,
     )
     requests: int | None = key(None, "mixes: stop after about this many requests; traces: the first so many", COUNT)
     rate_scale: float = key(

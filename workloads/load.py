@@ -17,7 +17,7 @@ import numpy as np
 
 from workloads.clock import check_clock
 from workloads.columns import Workload
-from workloads.config import WorkloadConfig
+from workloads.config import POOLED, WorkloadConfig
 from workloads.dists import stream
 from workloads.errors import InputError, unprintable
 from workloads.limits import check_values
@@ -79,6 +79,11 @@ def _check_names(workload: Workload) -> None:
                 f"[workload] trace: the {what} name {name[:80]!r}, expected text without control characters, not"
                 f" {wrong!r}"
             )
+    if POOLED in workload.class_names:
+        raise InputError(
+            f"[workload] trace: a class named {POOLED!r}, expected another name: it is what verdicts call all classes"
+            " together"
+        )
 
 
 def trace_path(text: str, base_dir: str | Path) -> Path:
@@ -116,6 +121,7 @@ def _check(config: WorkloadConfig) -> None:
             config.end_s,
             f"a time after start_s = {config.start_s:g}",
         ),
+        (config.skip_ended_s > 0, "skip_ended_s", config.skip_ended_s, "a mix with it"),
         (
             config.loop == "concurrency" and config.concurrency is None,
             "concurrency",

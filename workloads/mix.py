@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -69,8 +69,7 @@ def build(config: WorkloadConfig, seed: int) -> Workload:
     """
     config = ending(resolve(config))
     cast = _Cast.of(config)
-    sessions = _sessions(config, cast, seed)
-    requests = _requests(cast.classes, sessions, seed)
+    sessions, requests = _drawn(config, cast, seed)
     return _workload(config, cast, sessions, requests, seed)
 
 
@@ -78,9 +77,11 @@ def nominal(config: WorkloadConfig, seed: int) -> tuple[np.ndarray, np.ndarray, 
     """(class, turn, nominal time in seconds), [n] each, of every request of `build`, without the cost of its text."""
     config = ending(resolve(config))
     cast = _Cast.of(config)
-    sessions = _sessions(config, cast, seed)
-    requests = _requests(cast.classes, sessions, seed)
+    sessions, requests = _drawn(config, cast, seed)
     return cast.owner[sessions.cls[requests.session]], requests.turn, requests.clock_s
+
+
+_Columns = TypeVar("_Columns", "_Sessions", "_Requests")
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,27 @@ class _Requests:
     clock_s: np.ndarray  #: float64, nominal time
     message: np.ndarray  #: int64, new input tokens of the turn; 0 for a first turn without a final dynamic layer
     output: np.ndarray  #: int64
+
+
+def _drawn(config: WorkloadConfig, cast: _Cast, seed: int) -> tuple[_Sessions, _Requests]:
+    """The sessions and their requests, but for sessions that are over before skip_ended_s."""
+    sessions = _sessions(config, cast, seed)
+    requests = _requests(cast.classes, sessions, seed)
+    if not config.skip_ended_s:
+        return sessions, requests
+    kept = requests.clock_s[np.cumsum(sessions.turns) - 1] >= config.skip_ended_s  # of its last request
+    if not kept.any():
+        raise InputError(
+            f"[workload] skip_ended_s = {config.skip_ended_s:g}: every session is over by then, expected a time within"
+            " the workload"
+        )
+    rows = kept[requests.session]
+    numbered = replace(requests, session=(np.cumsum(kept) - 1)[requests.session])
+    return _only(sessions, kept), _only(numbered, rows)
+
+
+def _only(columns: _Columns, rows: np.ndarray) -> _Columns:
+    return replace(columns, **{f.name: getattr(columns, f.name)[rows] for f in fields(columns)})
 
 
 def _rows_by_class(cls: np.ndarray, n_classes: int) -> list[np.ndarray]:

@@ -131,15 +131,15 @@ def ramp_s(config: WorkloadConfig, token_s: float = NOMINAL_TOKEN_S) -> float:
     return max(SESSIONS * max(session_s(c, token_s) for c in classes), ANSWERS * answers)
 
 
-def fill_s(config: WorkloadConfig, kv_tokens: float) -> float:
-    """Seconds in which the mix writes kv_tokens of KV that no request before had: what a cache holds is settled some of
-    them later.
+def fill_s(config: WorkloadConfig, kv_tokens: float, fills: int = FILLS) -> float:
+    """Seconds in which the mix writes so many times kv_tokens of KV that no request before had: what a cache holds is
+    settled some of them later, and what an LRU cache holds after one.
 
     At most the time of MOST requests: a fleet that large for its load never fills.
     """
     written = sum(rate * _new_tokens(c) for rate, c in zip(class_rates(config), config.class_, strict=True))
     longest = MOST / requests_per_s(config)
-    return min(FILLS * kv_tokens / written, longest) if written else longest
+    return min(fills * kv_tokens / written, longest) if written else longest
 
 
 def _new_tokens(c: MixClass) -> float:
@@ -163,12 +163,14 @@ def window_s(config: WorkloadConfig, token_s: float = NOMINAL_TOKEN_S) -> float:
     classes, rate = _arriving(config), requests_per_s(config)
     sessions = any(dists.can_exceed(c.turns, 1) for c in classes)
     wanted = max(2 * ramp_s(config, token_s), LEAST_S) if sessions else SINGLE_TURNS / rate
-    bursts = max(
-        (BURSTS * (c.arrival.on_s + c.arrival.off_s) for c in classes if c.arrival.kind == "onoff"), default=0.0
-    )
-    smallest = SMALLEST / min(r for r in rates_by_class(config) if r > 0)
     most = max(MOST / rate, LONGEST * max(session_s(c, token_s) for c in classes))
-    return float(math.ceil(max(min(max(wanted, bursts, smallest), most), period_s(config))))
+    return float(math.ceil(max(min(max(wanted, rarest_s(config)), most), period_s(config))))
+
+
+def rarest_s(config: WorkloadConfig) -> float:
+    """Seconds in which enough of what is rare comes: requests of the smallest class, bursts and silences."""
+    bursts = (BURSTS * (c.arrival.on_s + c.arrival.off_s) for c in _arriving(config) if c.arrival.kind == "onoff")
+    return max(SMALLEST / min(r for r in rates_by_class(config) if r > 0), *bursts, 0.0)
 
 
 def closed_requests(config: WorkloadConfig) -> int:

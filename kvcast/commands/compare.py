@@ -21,14 +21,23 @@ from kvcast.commands import output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_grid_arguments(parser, or_files=True)
+    parser.add_argument(
+        "--html", metavar="FILE", type=output, help="write the comparison as one page that opens anywhere"
+    )
+
+
+def add_grid_arguments(parser: argparse.ArgumentParser, or_files: bool = False) -> None:
+    """or_files: scenario files may be the variants, in place of --vary."""
     from kvcast.commands.run import add_scenario_arguments
 
-    add_scenario_arguments(parser, several=True)
+    add_scenario_arguments(parser, several=or_files)
     parser.add_argument(
         "--vary",
         metavar="a.b=V1,V2",
         action="append",
         default=[],
+        required=not or_files,
         help="a key and the values to try, separated by commas; may be repeated",
     )
     parser.add_argument(
@@ -39,9 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="repeat with N seeds, from the scenario's own upwards (default 1)",
     )
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="processes to use (default 1)")
-    parser.add_argument(
-        "--html", metavar="FILE", type=output, help="write the comparison as one page that opens anywhere"
-    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 

@@ -4,7 +4,7 @@ kvcast dashboard --port 8600
 kvcast dashboard runs/a plans/b                   (opens the first run, lists the others; of a plan its answer's run)
 kvcast dashboard --policy my_policy:MyPolicy      (offered beside the bundled policies; a page, link or file cannot name
                                                   one)
-kvcast dashboard --model my-model/config.json
+kvcast dashboard --model my-model/config.json --trace production=/data/day.jsonl
 """
 
 from __future__ import annotations
@@ -65,14 +65,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="offer a model of your own by its config.json, or the folder it is in; may be repeated",
     )
+    parser.add_argument(
+        "--trace",
+        metavar="NAME=FILE",
+        action="append",
+        default=[],
+        help="offer a trace of your own by a name, of any size; may be repeated. Others are uploaded, up to 64 MiB",
+    )
     parser.add_argument("--headless", action="store_true", help="do not open a browser")
 
 
 def run(args: argparse.Namespace) -> int:
     from calibrate.models import load_model
     from kvcast import text
-    from kvcast.jobs import demo, link, opened, served
-    from kvcast.jobs.runner import OWN_MODELS, OWN_POLICIES, PREPARE, Runner
+    from kvcast.jobs import allowed, demo, link, opened, served
+    from kvcast.jobs.runner import PREPARE, Runner
     from sim.kvcache.policies import check
     from workloads.errors import InputError
 
@@ -103,8 +110,9 @@ def run(args: argparse.Namespace) -> int:
     }
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     own = {
-        OWN_POLICIES: ",".join(args.policy),
-        OWN_MODELS: os.pathsep.join(models),
+        allowed.POLICIES: ",".join(args.policy),
+        allowed.MODELS: os.pathsep.join(models),
+        allowed.TRACES: json.dumps(allowed.named_traces(args.trace)),
         served.HOSTS: ",".join(served.hosts(args.address, args.host)),
     }
     runner = Runner(Path(os.environ.get("KVCAST_RUNS", "runs/dashboard")))

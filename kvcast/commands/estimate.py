@@ -32,13 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvcast import config, text
-    from kvcast.studies import estimate
+    from kvcast import api, config, text
+    from kvcast.studies import estimate, own_cost
 
     scenario = config.load_scenario(args.scenario, args.overrides)
     with config.naming(args.scenario):
         found = estimate.estimate(scenario, args.requests)
-    print(text.to_json(found) if args.json else as_text(found))
+        own = own_cost.own_cost(api.prepare(scenario))
+    if args.json:
+        print(text.to_json({**found, "own": {"cpu_s": own.cpu_s, "peak_bytes": own.peak_bytes}}))
+    else:
+        print(f"{as_text(found)}\n{own_cost.words(own)}; kvcast run adds its twin with the cache off (--no-baseline)")
     return 0
 
 

@@ -131,6 +131,7 @@ def add_scenario_arguments(parser: argparse.ArgumentParser, several: bool = Fals
 def run(args: argparse.Namespace) -> int:
     from kvcast import api, config, text
     from kvcast.store import runs
+    from kvcast.studies import own_cost
     from kvcast.trust.model_error import judged, scaled
     from workloads.errors import InputError
 
@@ -153,6 +154,8 @@ def run(args: argparse.Namespace) -> int:
         prepared = api.prepare(scenario)
         prepared, caches = _caches(args, prepared)
         again = scenario.cache.enabled and not args.no_baseline and not args.warm_cache
+        if (cost := own_cost.check_memory(prepared)) is not None:
+            text.progress(own_cost.words(cost))
         text.progress(f"simulating {len(prepared.workload):,} requests")
         result = api.run(prepared, on_clock=text.clock("simulating", 0, 1 + again), record_cache=args.optimum, **caches)
         baseline = None

@@ -18,9 +18,9 @@ GOES_ON = True  #: with what --out keeps, when it is stopped and given again
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from kvcast.commands.compare import add_arguments as add_compare_arguments
+    from kvcast.commands.compare import add_grid_arguments
 
-    add_compare_arguments(parser)
+    add_grid_arguments(parser)
     parser.add_argument(
         "--out",
         metavar="DIR",

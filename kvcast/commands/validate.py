@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from kvcast.validation import Outcome
 
 FAILED = 1
-BAD_INPUT = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,8 +96,10 @@ def run(args: argparse.Namespace) -> int:
         )
     if missing and not args.json:
         print("\n".join(f"{name}: NO DATA\n  {why}" for name, why in missing.items()))
-    if any(o.figures.get("malformed") for o in outcomes):
-        return BAD_INPUT
+    if wrong := [o for o in outcomes if o.figures.get("malformed")]:
+        raise InputError(
+            f"{wrong[0].name}: files that could not be replayed: {wrong[0].figures['malformed']}, named above"
+        )
     return 0 if all(o.passed for o in outcomes) and not missing else FAILED
 
 

@@ -111,7 +111,11 @@ def _weighted(rate: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 def miss_causes(document: Document) -> go.Figure:
     """Where every prompt token went, a bar a class: hit, or the first cause that explains the miss. Sums to 100 %."""
-    rows = {"all": document} | (document["classes"] if len(document["classes"]) > 1 else {})
+    classes = document["classes"] if len(document["classes"]) > 1 else {}
+    fleet = "all"
+    while fleet in classes:
+        fleet += " classes"
+    rows = {fleet: document} | classes
     names = list(rows)[::-1]
     figure = go.Figure()
     for key, label, colour in [("hit", "hit", HIT), *((cause, *look) for cause, look in CAUSES.items())]:

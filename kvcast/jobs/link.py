@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvcast.config import apply_overrides, literal, scenario_from_doc, shallow
+from kvcast.jobs import allowed
 from kvcast.scenario.toml import dumps, literal_of
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -47,10 +48,13 @@ class _NoShortFormError(Exception):
 def query(scenario: Scenario, base: Scenario) -> dict[str, str]:
     """The parameters of a link to these settings: the keys that differ from the base's, or all of them compressed.
 
-    Raises InputError when they do not fit, or name an uploaded trace or config.json, which a link cannot carry.
+    Raises InputError when they do not fit, or name an uploaded trace or config.json, which a link cannot carry; a trace
+    that the server was started with goes by its name.
     """
+    uploaded = allowed.trace_name(scenario.workload.trace) is None
+    scenario, base = allowed.by_name(scenario), allowed.by_name(base)
     for path, what in (
-        (scenario.workload.trace, "trace"),
+        (scenario.workload.trace if uploaded else None, "trace"),
         (scenario.workload.tokenizer, "tokenizer"),
         (scenario.model.config, "config.json"),
     ):
@@ -99,7 +103,7 @@ def _packed(text: str) -> str:
 def changes(scenario: Scenario, base: Scenario) -> list[tuple[str, str, str]]:
     """(key, what the base has, what the scenario has) of every setting in which they differ, as scenario files write
     them; of a mix, whose classes have no short form, that it differs."""
-    doc, before = _doc(scenario), _doc(base)
+    doc, before = _doc(allowed.by_name(scenario)), _doc(allowed.by_name(base))
     found = []
     for section in dict.fromkeys([*doc, *before]):
         try:
@@ -224,8 +228,9 @@ def harmless(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Mapp
     named = _text(doc, "hardware", "profile"), _text(doc, "hardware", "gpu"), _text(doc, "model", "name")
     kind, _, rest = named[0].partition(":")
     of_a_gpu = kind in ("atlas", "roofline") and gpu_name(rest.partition(":")[0]) in known_gpus()
-    for section, key, allowed, expected in (
-        ("workload", "trace", (), f"a mix: {no_files}; upload the trace itself"),
+    for section, key, known, expected in (
+        ("workload", "trace", list(allowed.traces()), _traces(no_files)),
+        ("workload", "tokenizer", (), f"none: {no_files}"),
         ("model", "config", (), f"the name of a bundled model: {no_files}; upload the config.json itself"),
         (
             "model",
@@ -257,9 +262,14 @@ def harmless(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Mapp
         ("cluster", "router", ROUTERS, f"one of {', '.join(ROUTERS)}: a page runs no code of yours"),
     ):
         table = doc.get(section)
-        if isinstance(table, dict) and key in table and table[key] not in allowed:
+        if isinstance(table, dict) and key in table and table[key] not in known:
             raise InputError(f"{name}: [{section}] {key} = {str(table[key])[:80]!r}, expected {expected}")
     return doc
+
+
+def _traces(no_files: str) -> str:
+    own = allowed.traces()
+    return f"one of {', '.join(own)}, or a mix: {no_files}" if own else f"a mix: {no_files}; upload the trace itself"
 
 
 def _text(doc: Mapping[str, Any], section: str, key: str) -> str:
@@ -270,9 +280,13 @@ def _text(doc: Mapping[str, Any], section: str, key: str) -> str:
 def _scenario(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Scenario:
     from workloads.mix import resolve
 
-    scenario = scenario_from_doc(dict(harmless(doc, name, policies)), name)
+    doc = dict(harmless(doc, name, policies))
+    if own := allowed.traces().get(_text(doc, "workload", "trace")):
+        doc["workload"] = {**doc["workload"], "trace": own}
+    scenario = scenario_from_doc(doc, name)
     try:
-        resolve(scenario.workload)
+        if not own:
+            resolve(scenario.workload)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     return scenario
@@ -284,7 +298,7 @@ def command(scenario: Scenario, base: Scenario) -> str:
         changes = query(scenario, base)
     except InputError:
         changes = {PACKED: ""}
-    if PACKED in changes:
+    if PACKED in changes or scenario.workload.trace:
         return "kvcast run scenario.toml --out my-run"
     name = {"name": _short(scenario.name)} if scenario.name != base.name else {}
     return " ".join(

@@ -34,6 +34,8 @@ from typing import Any
 
 import kvcast
 from kvcast import system, text
+from kvcast.jobs import allowed
+from kvcast.jobs.memory import Memory
 from kvcast.jobs.tidy import KEY, tidy
 from workloads.errors import InputError
 from workloads.files import replace_file
@@ -45,7 +47,7 @@ WITH_FOLDER = ("run", "plan", "sweep", "ask")
 PREPARE = "KVCAST_PREPARE"
 """Environment variable that `kvcast dashboard` sets, unless it is there: compute the example's plan before anybody
 asks."""
-LIMIT_S = 900
+LIMIT_S, LOOK_S = 900, 0.25
 MEMORY_LIMIT_BYTES = 16 << 30
 FILE_LIMIT_BYTES = 4 << 30
 MAX_WAITING = 20
@@ -54,9 +56,6 @@ UPLOAD_TYPES = (".jsonl", ".json", ".csv", ".tar", ".tar.xz")
 UPLOADED = re.compile(r"\buploads/[0-9a-f]{24}/")
 CANCELLED = "cancelled"
 ASKED = "# kvcast "
-OWN_POLICIES = "KVCAST_POLICIES"
-OWN_MODELS = "KVCAST_MODELS"
-"""Environment variable: own policies, module:Class separated by commas, named at `kvcast dashboard --policy`."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +153,7 @@ class Runner:
         self._free_for_short = threading.Semaphore(
             os.cpu_count() or 1
         )  # estimates and readings do not wait behind runs
+        self._memory = Memory()
         (self.root / "uploads").mkdir(parents=True, exist_ok=True)
         atexit.register(self.close)
 
@@ -262,7 +262,7 @@ class Runner:
         said = job.file(f".{os.getpid()}-{threading.get_ident()}.out")  # another server may be at the same question
         with said.open("wb") as out, job.file(".log").open("wb") as log:
             job.process = _kvcast(*argv, "--json", stdout=out, stderr=log, job=job)
-            ended = _wait(job.process, job.stop)
+            why_ended = self._wait(job, job.process)
         answered = job.process.returncode == 0 or (
             name in ("plan", "ask") and job.process.returncode == text.NO_FLEET and said.stat().st_size > 0
         )
@@ -270,9 +270,29 @@ class Runner:
             os.replace(said, job.file(".json"))
         said.unlink(missing_ok=True)
         if not answered and not job.stop.is_set():
-            job.why_not = (
-                self._reason(job) if ended else f"stopped after {LIMIT_S} s: fewer requests, or a lower rate, take less"
-            )
+            job.why_not = why_ended or self._reason(job)
+
+    def _wait(self, job: Job, process: subprocess.Popen) -> str:
+        """Wait until the process ends; end it, and whatever it started, when it is to stop, takes too long or holds
+        too much memory, and say why in the last two."""
+        began_s = looked_s = time.monotonic()
+        why = ""
+        try:
+            while process.poll() is None:
+                stopped, now_s = job.stop.wait(0.05), time.monotonic()
+                if now_s - began_s > LIMIT_S:
+                    why = f"stopped after {LIMIT_S} s: fewer requests, or a lower rate, take less"
+                elif now_s - looked_s > LOOK_S:
+                    looked_s = now_s
+                    if self._memory.beyond(job.key, process.pid):
+                        most = self._memory.most_bytes / 2**30
+                        why = f"stopped: all runs here may hold {most:.1f} GiB of memory, and this one held the most"
+                if stopped or why:
+                    system.end(process)
+                    process.wait()
+        finally:
+            self._memory.ended(job.key)
+        return why
 
     def _reason(self, job: Job) -> str:
         assert job.process is not None
@@ -312,7 +332,8 @@ class Runner:
 
 
 def key_of(scenario_toml: str, command: tuple[str, ...]) -> str:
-    return hashlib.sha256("\0".join((code_version(), scenario_toml, *command)).encode()).hexdigest()[:24]
+    said = (code_version(), scenario_toml, *command, *allowed.versions(scenario_toml))
+    return hashlib.sha256("\0".join(said).encode()).hexdigest()[:24]
 
 
 def asked_in(words: Sequence[str]) -> str:
@@ -323,6 +344,7 @@ def asked_in(words: Sequence[str]) -> str:
 def without_paths(line: str, folder: Path) -> str:
     """The line with files of the server named by their last part only, whether it has them whole or from where the
     server runs."""
+    line = allowed.without_paths(line)
     for place in (os.path.relpath(folder), str(folder), str(folder.parent), str(ROOT)):
         line = line.replace(f"{place}{os.sep}", "")
     return UPLOADED.sub("", line)
@@ -337,19 +359,6 @@ def code_version() -> str:
                 stat = path.stat()
                 digest.update(f"{path.relative_to(ROOT)} {stat.st_mtime_ns} {stat.st_size}\n".encode())
     return digest.hexdigest()
-
-
-def _wait(process: subprocess.Popen, stop: threading.Event) -> bool:
-    """Wait until the process ends; end it, and whatever it started, when it is to stop or takes too long (then
-    False)."""
-    began_s = time.monotonic()
-    while process.poll() is None:
-        late = time.monotonic() - began_s > LIMIT_S
-        if stop.wait(0.05) or late:
-            system.end(process)
-            process.wait()
-            return not late
-    return True
 
 
 def _kvcast(*arguments: str, job: Job, **streams: Any) -> subprocess.Popen:

@@ -24,6 +24,7 @@ from kvcast.store.runs import Run
 from kvcast.studies.judged_anew import judged_anew
 from sim.scenario import CostConfig, Scenario, SloConfig
 from workloads.errors import InputError
+from workloads.mix import resolve
 
 INSTANT = "Limits, target and price change this verdict at once: no simulation looks at them."
 FIELD_WIDTH = 140
@@ -42,10 +43,18 @@ def _anew(name: str, slo: SloConfig, usd: float | None, _run: Run) -> Run:
 def under(asked: Scenario | None, given: Scenario) -> Scenario:
     """A run's scenario with the limits, target and price that are asked for now, where they can be of it: limits of the
     same workload's classes, the price of the same GPU."""
-    if asked is None or asked.workload != given.workload:
+    if asked is None or not _same(asked, given):
         return given
     same_gpu = gpu_of(asked) == gpu_of(given)
     return replace(given, slo=asked.slo, cost=asked.cost if same_gpu else given.cost)
+
+
+def _same(asked: Scenario, given: Scenario) -> bool:
+    """Whether both have one workload: a mix by its preset's name, or written out."""
+    ours, theirs = asked.workload, given.workload
+    if ours == theirs or ours.trace is not None or theirs.trace is not None:
+        return ours == theirs
+    return replace(resolve(ours), preset=None) == replace(resolve(theirs), preset=None)
 
 
 def shown(asked: Scenario | None, toml: str, run: Run | None) -> tuple[Run | None, str]:
@@ -68,7 +77,7 @@ def shown(asked: Scenario | None, toml: str, run: Run | None) -> tuple[Run | Non
 
 def fields(asked: Scenario | None, toml: str) -> None:
     """Target, limits and price beside the verdict that they make: the sidebar's fields once more."""
-    if asked is None or not toml or asked.workload != scenario_of(toml).workload:
+    if asked is None or not toml or not _same(asked, scenario_of(toml)):
         return
     state = st.session_state
     row = st.container(horizontal=True, vertical_alignment="bottom", gap="small")

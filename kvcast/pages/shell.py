@@ -257,7 +257,7 @@ def _of_what(page: Page) -> str:
     """Whose the results below are when a run did not come to its end."""
     if page.run is None:
         return ". There is no finished run to show yet."
-    if settings.alike(page.asked.toml, page.shown_toml) or page.asked.scenario is None:
+    if page.asked.scenario is None or settings.alike(page.asked.toml, page.shown_toml):
         return "."
     return f". The results below are of the last finished run. {_changed(page)}"
 

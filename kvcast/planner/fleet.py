@@ -19,6 +19,7 @@ from calibrate.memory import DoesNotFitError
 from kvcast.planner.candidates import Combination
 from kvcast.planner.sampled import sampled
 from kvcast.planner.trials import CANNOT_RUN, DOES_NOT_FIT, MEETS, MISSES, Judged, Trial, Trials
+from kvcast.planner.words import plateau
 from kvcast.studies.search import Found, fewest, scan, together
 from kvcast.studies.work import guess_replicas
 from workloads.errors import InputError
@@ -60,6 +61,7 @@ class Fleet:
         self.judged: dict[tuple[int, int], Judged] = {}
         self.settled: dict[tuple[int, int], Judged] = {}  #: those of `judged` that were settled over independent runs
         self.found: dict[int, Found] = {}
+        self.flat: dict[int, tuple[int, int]] = {}  #: of combinations that larger fleets of bring nothing: from, to
         self.winner: int | None = None
         self.notes: list[str] = []
         self._priced = all(combinations[i].usd_per_gpu_hour is not None for i in self.runnable)
@@ -129,10 +131,13 @@ class Fleet:
         return sampled(replace(self._whole(i, n, full), keep=len(self.combinations) == 1))
 
     def answer_with(self, i: int, n: int) -> None:
-        """Take this fleet for the answer, settled; a larger one where it does not meet."""
+        """Take this fleet for the answer, settled; a larger one where it does not meet and one does."""
         self.winner, self.found[i] = i, Found(n, n)
-        while not self._settled(i, self.replicas).meets and self.replicas < self.most:
-            self.found[i] = Found(self.replicas + 1, self.replicas + 1)
+        while not self._settled(i, self.replicas).meets:
+            larger = self._next_larger(i, self.replicas)
+            if larger.fewest is None:
+                return
+            self.found[i] = larger
 
     def _settled(self, i: int, n: int) -> Judged:
         return self.settled.get((i, n)) or self._settle_one(i, n)
@@ -171,11 +176,20 @@ class Fleet:
         return one
 
     def _next_larger(self, i: int, n: int) -> Found:
-        """The next larger fleet that attains the target in one run and is not settled to miss it."""
-        for m in range(n + 1, self.most + 1):
-            if self._judge({i: [m]})[i][0] and ((i, m) not in self.settled or self.settled[i, m].meets):
-                return Found(m, m)
-        return Found(None, self.most + 1)
+        """The fewest replicas above n that attain the target in one run. Every fleet that was settled and does not meet
+        doubles the stride to the next, until the settled ones no longer attain more."""
+        unmet = {m: one for (j, m), one in self.settled.items() if j == i and not one.meets}
+        if (flat := plateau({m: one.margin for m, one in unmet.items()})) is not None:
+            self.flat[i] = flat
+            return Found(None, n + 1, given_up=True)
+        if n >= self.most:
+            return Found(None, self.most + 1)
+        least = min(n + 2 ** (len(unmet) - 1), self.most)
+
+        def answers(asked: dict[int, list[int]]) -> dict[int, list[bool]]:
+            return {key: [m >= least and self._judge({i: [m]})[i][0] for m in ns] for key, ns in asked.items()}
+
+        return together({i: fewest(least, self.most)}, answers)[i]
 
     def by_seed(self) -> dict[str, int] | None:
         """How many of the answer's runs say so by themselves, how many would do with a replica less, how many ask for
@@ -260,6 +274,9 @@ class Fleet:
         one = self.found[i]
         if not one.given_up:
             return None
+        if i in self.flat:
+            first, last = self.flat[i]
+            return f"attainment does not rise from {first} to {last} replicas, settled: no larger fleet was"
         as_dear = math.isclose(self.cost(i, one.at_least), self._best_cost())
         return f"{one.at_least} replicas or more: {AS_DEAR if as_dear else DEARER}"
 

@@ -71,6 +71,15 @@ class Judged:
         return self.at_most is None and attains(self.judged, self.stable)
 
     @property
+    def margin(self) -> float | None:
+        """Of the class that is farthest below its target; None of a trial that was stopped early, or whose fleet does
+        not keep up: its shares say how long it was watched."""
+        if self.attainment is None or self.stable is False:
+            return None
+        rows = self.judged.classes
+        return min((row.attainment.mean - row.target for row in rows if row.attainment is not None), default=None)
+
+    @property
     def goodput_per_s(self) -> float | None:
         """Good requests a second while they come: attainment x offered rate."""
         return (

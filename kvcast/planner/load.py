@@ -86,10 +86,11 @@ def _no_longer_than_needed(scenario: Scenario, factor: float) -> Scenario:
         steady.MOST / steady.requests_per_s(config), steady.LONGEST * max(map(steady.session_s, config.class_))
     )
     ramp_s = min(begins_s, max(begins_s / factor, steady.ramp_s(config)))
-    lasts_s = min(ends_s - begins_s, enough_s)
+    lasts_s, skip_s = min(ends_s - begins_s, enough_s), scenario.workload.skip_ended_s
+    skip_s = max(skip_s - (begins_s - ramp_s), 0.0)  # as long before the window as it was
     return replace(
         scenario,
-        workload=replace(scenario.workload, duration_s=ramp_s + lasts_s),
+        workload=replace(scenario.workload, duration_s=ramp_s + lasts_s, skip_ended_s=skip_s),
         run=replace(scenario.run, warmup_s=ramp_s, duration_s=ramp_s + lasts_s),
     )
 

@@ -1,4 +1,4 @@
-"""A part of a fleet for the whole: some of its replicas at their share of the load, watched for half as long.
+"""A part of a fleet for the whole: some of its replicas at their share of the load, watched for as long as it takes.
 
 The one idea: replicas meet only in the router, so what k of n of them attain at k/n of the load is about what all do.
 Exact where the router deals sessions by chance; with routers that look at the replicas the part is a little less even
@@ -24,9 +24,10 @@ LEAST = 2  #: replicas of a fleet that has several
 
 
 def shortened(scenario: Scenario) -> Scenario:
-    """A mix watched for half as long, after half the warm-up; a trace as it is."""
-    begins_s, ends_s = scenario.run.warmup_s, scenario.run.duration_s
-    if scenario.workload.trace is not None or not begins_s or ends_s is None or scenario.workload.requests is not None:
+    """A mix watched for half as long, after half the warm-up; a trace as it is, and a window that was cut already
+    (kvcast.planner.shorter)."""
+    begins_s, ends_s, given = scenario.run.warmup_s, scenario.run.duration_s, scenario.workload
+    if given.trace is not None or not begins_s or ends_s is None or given.requests is not None or given.skip_ended_s:
         return scenario
     workload = replace(scenario.workload, duration_s=ends_s / 2)
     return replace(scenario, workload=workload, run=replace(scenario.run, warmup_s=begins_s / 2, duration_s=ends_s / 2))
@@ -38,9 +39,9 @@ def sampled(trial: Trial) -> Trial:
     requests = _requests(scenario)
     if requests is None:
         return trial
-    enough, n = _enough(mix.resolve(scenario.workload)), scenario.cluster.replicas
-    if requests / 2 >= enough:
-        scenario, requests = shortened(scenario), requests / 2
+    enough, n, short = _enough(mix.resolve(scenario.workload)), scenario.cluster.replicas, shortened(scenario)
+    if short is not scenario and requests / 2 >= enough:
+        scenario, requests = short, requests / 2
     k = min(n, max(math.ceil(n * enough / requests), LEAST))
     if k < n:
         workload = replace(scenario.workload, rate_scale=scenario.workload.rate_scale * k / n)

@@ -57,6 +57,7 @@ def why(fleet: Fleet) -> dict[str, Any] | None:
         **size_of(combination, n),
         "label": combination.label,
         "attainment": interval_of(one.attainment),
+        "no_larger": fleet.why_given_up(i) if i in fleet.flat else None,
         "alone": _alone(fleet.trials, one.trial.scenario),
         "nearest": [
             _nearest(fleet.trials, row, ended)

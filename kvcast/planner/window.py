@@ -13,6 +13,7 @@ from kvcast import api
 from kvcast.planner import document
 from kvcast.planner.candidates import Combination
 from kvcast.planner.fleet import Fleet
+from kvcast.planner.shorter import shorter
 from kvcast.planner.trials import Trial, Trials
 from kvcast.scenario.steady import clock_note, whole_period, worst_hour
 from kvcast.studies.windows import together
@@ -35,6 +36,7 @@ def in_steady_state(found: Sequence[Combination], trials: Trials) -> list[Combin
             worst_hour(one, whole.run.warmup_s or 0.0) or whole
             for one, whole in zip(asked, together(asked), strict=True)
         ]
+        cut = shorter(cut, asked)
         sizes = {i: guess_replicas(one, trials.workload(one)) for i, one in zip(can, cut, strict=True)}
     windowed = dict(zip(can, cut, strict=True))
     return [

@@ -17,6 +17,7 @@ from kvcast.present.verdict_text import headline, limits, load_line, verdict
 from kvcast.scenario.resolve import HOST_KEYS
 from kvcast.scenario.steady import is_mix
 from kvcast.studies import shocked
+from sim.measure.balance import EVEN
 from sim.measure.numbers import MEANS_ONLY, OVERLOADED_TRACE
 
 __all__ = [
@@ -55,11 +56,19 @@ def heading(result: Result) -> str:
         f"step times: {profile.id} ({s['profile_hash'][:19]}), {profile.label}",
         (
             f"{s['replicas']} {'replica' if s['replicas'] == 1 else 'replicas'}{gpus}, {scenario.cluster.router},"
-            f" {cache}, {s['engine_semantics']}, seed {s['seed']}"
+            f" {cache}, {s['engine_semantics']}, seed {s['seed']}{_uneven(s)}"
         ),
         f"{text.count(s['arrived'])} requests arrived in the window: {fates(s, is_mix(scenario))}",
     ]
     return "\n".join(lines)
+
+
+def _uneven(s: dict[str, Any]) -> str:
+    """How uneven the replicas' work is, where it is."""
+    found = s.get("balance")
+    if found is None or found["jain"] is None or found["jain"] >= EVEN:
+        return ""
+    return f"; work uneven: Jain's index {found['jain']:.2f}, the busiest replica has {found['most_share']:.0%}"
 
 
 def shock_lines(result: Result) -> str:

@@ -171,7 +171,7 @@ def resolve(scenario: Scenario) -> Resolved:
     scenario = priced(scenario)
     resolved = Resolved(replace(scenario, model=replace(given, dtype=dtype, kv_dtype=kv_dtype)), model, profile)
     resolved = _with_engine_defaults(resolved)
-    window = with_window(resolved.scenario, _kv_tokens(resolved), lambda: _token_s(resolved))
+    window = with_window(resolved.scenario, kv_tokens_of(resolved), lambda: _token_s(resolved))
     resolved = replace(resolved, scenario=with_surges(window))
     for tier in resolved.params.tiers:
         if tier.blocks < 1:
@@ -287,7 +287,7 @@ def _holding(resolved: Resolved, length: int) -> str:
     return f"hardware.tensor_parallel = {found[0]} with hardware.profile = {profile!r}, where {found[1]:,} tokens fit"
 
 
-def _kv_tokens(resolved: Resolved) -> float:
+def kv_tokens_of(resolved: Resolved) -> float:
     """Tokens that the prefix caches of the fleet hold."""
     scenario = resolved.scenario
     caches = scenario.hardware.attention_dp * scenario.cluster.replicas

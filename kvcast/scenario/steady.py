@@ -22,6 +22,7 @@ from workloads import steady as lengths
 from workloads.clock import earliest_s
 from workloads.columns import Workload
 from workloads.config import WorkloadConfig
+from workloads.errors import InputError
 
 HOUR_S = 3600.0
 
@@ -44,6 +45,11 @@ def with_window(scenario: Scenario, kv_tokens: float, token_s: Callable[[], floa
     when its sessions have begun (sim.measure.metrics)."""
     if not is_mix(scenario):
         return _from(scenario, scenario.run.warmup_s or 0.0)
+    return _checked(_mix_with_window(scenario, kv_tokens, token_s))
+
+
+def _mix_with_window(scenario: Scenario, kv_tokens: float, token_s: Callable[[], float]) -> Scenario:
+    """Of a mix: the warm-up and the window that were given, else as long as it takes."""
     config = mix.resolve(scenario.workload)
     if begins_early(scenario):
         each_s = token_s()
@@ -56,6 +62,17 @@ def with_window(scenario: Scenario, kv_tokens: float, token_s: Callable[[], floa
     if scenario.run.duration_s is not None:
         return replace(scenario, workload=replace(scenario.workload, duration_s=scenario.run.duration_s))
     return begun(scenario, scenario.run.warmup_s or 0.0, _lasting_s(config, scenario, token_s()))
+
+
+def _checked(scenario: Scenario) -> Scenario:
+    """Sessions that the window would meet are all there."""
+    skip_s, warmup_s = scenario.workload.skip_ended_s, scenario.run.warmup_s or 0.0
+    if skip_s > warmup_s:
+        raise InputError(
+            f"[workload] skip_ended_s = {skip_s:g}, expected at most [run] warmup_s = {warmup_s:g}: the window would"
+            " lack sessions that are over by then"
+        )
+    return scenario
 
 
 def _from(scenario: Scenario, begins_s: float) -> Scenario:

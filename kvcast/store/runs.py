@@ -33,6 +33,7 @@ import shutil
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,6 +154,7 @@ def load_run(folder: str | Path) -> Run:
             f"{folder / 'run.json'}: format = {info.get('format')!r}: expected {FORMAT}, a run folder of this version"
             " of kvcast"
         )
+    _check_told(folder / "run.json", info)
     if wrong := damage(folder, info, SMALL):
         raise InputError(f"{folder}: damaged, or edited since its run ({wrong}); expected the run as it was written")
     tables = {
@@ -162,6 +164,18 @@ def load_run(folder: str | Path) -> Run:
     }
     summary, drawn = _read_json(folder / "summary.json"), _read_json(folder / "aggregates.json")
     return Run(folder, load_scenario(folder / "scenario.toml"), summary, info, drawn, tables)
+
+
+def _check_told(path: Path, info: Mapping[str, Any]) -> None:
+    """Raise InputError unless a run's own file says which version wrote it, and when."""
+    if not isinstance(info.get("kvcast"), str):
+        raise InputError(f"{path}: kvcast = {info.get('kvcast')!r:.80}, expected the version that wrote the run")
+    try:
+        datetime.fromisoformat(info.get("written_at", ""))
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{path}: written_at = {info.get('written_at')!r:.80}, expected a time such as 2026-11-30T09:00:00Z"
+        ) from None
 
 
 def damage(folder: Path, info: Mapping[str, Any], read: Collection[str] | None = None) -> str | None:

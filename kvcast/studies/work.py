@@ -12,6 +12,7 @@ import numpy as np
 from kvcast import api
 from sim.engines import engine_of
 from sim.scenario import Scenario
+from workloads.clock import earliest_s
 from workloads.columns import Workload
 from workloads.estimate import reusable_tokens
 
@@ -19,13 +20,15 @@ from workloads.estimate import reusable_tokens
 def guess_replicas(scenario: Scenario, workload: Workload) -> int:
     """Replicas that the work alone asks for: prefill of what no cache can hold in full steps, decode in full batches,
     in the time in which requests come. A start for the search, never an answer: queueing and evictions ask for more."""
-    work_s = seconds_of_work(api.prepare(scenario, workload))
-    span_s = float(np.nanmax(workload.arrival_s, initial=0.0))
+    begins_s, work_s = scenario.workload.skip_ended_s, seconds_of_work(api.prepare(scenario, workload))
+    last_s = float(np.nanmax(workload.arrival_s, initial=0.0))
+    span_s = last_s - begins_s
+    if begins_s:  # before it only some of the sessions are there
+        at_s = earliest_s(workload)
+        work_s *= float(np.mean((begins_s <= at_s) & (at_s <= last_s)))
     if scenario.run.duration_s is not None:
-        work_s, span_s = (
-            work_s * min(1.0, scenario.run.duration_s / span_s) if span_s else work_s,
-            min(span_s, scenario.run.duration_s),
-        )
+        lasts_s = scenario.run.duration_s - begins_s
+        work_s, span_s = work_s * min(1.0, lasts_s / span_s) if span_s else work_s, min(span_s, lasts_s)
     return max(1, math.ceil(work_s / span_s)) if span_s > 0 else max(1, scenario.cluster.replicas)
 
 

@@ -48,13 +48,13 @@ def score(data_dir: Path, name: str, folder: str) -> Outcome:
     simulated = per_request(recording, workload)
     truth = recorded(required(card / "vllm_run" / "requests.jsonl"))
     lines, figures = [], {}
-    for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("E2E", "e2e_s")):
+    for label, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("E2E", "e2e_s")):
         for stat, function in STATS.items():
             real, ours = (float(function(values[~np.isnan(values)])) for values in (truth[key], simulated[key]))
             error = ours / real - 1
             figures[f"{stat}_{key}"] = {"recorded": real, "simulated": ours, "relative_error": error}
             lines.append(
-                f"{name} {stat:6s} recorded {real:9.4f} s, simulated {ours:9.4f} s, error {100 * error:+.2f} %"
+                f"{label} {stat:6s} recorded {real:9.4f} s, simulated {ours:9.4f} s, error {100 * error:+.2f} %"
             )
     lines.append(
         f"{int(recording.preemptions.sum())} preemptions; {int((recording.status == 0).sum())} of {len(workload)}"

@@ -66,6 +66,12 @@ def notes(
         notes.append(
             f"{summary['single_token_outputs']} requests have one output token: no TPOT, counted as meeting its limit"
         )
+    if (summary.get("balance") or {}).get("starved"):
+        b, router = summary["balance"], scenario.cluster.router
+        notes.append(
+            f"starvation: {b['starved']} of {summary['replicas']} replicas had less than a tenth of the mean of the"
+            f" work, the busiest {b['most_share']:.0%} of all; router {router!r} sends it so"
+        )
     for tier in summary.get("tiers", [])[1:]:
         if tier["write_share"] is None or tier["write_share"] > 1:
             notes.append(

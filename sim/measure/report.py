@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.measure import judged, metrics
+from sim.measure.balance import balance
 from sim.measure.causes import miss_causes
 from sim.measure.cost import busy_gpu_s, cache_worth, cost_summary
 from sim.measure.held import replicas_held
@@ -194,6 +195,7 @@ def build_report(
         "gpu_busy_s": shares["busy_s"] * gpus,
         "cost": cost,
         "replicas": len(rec.steps),
+        **({"balance": balance(rec, counted, computed + workload.output_tokens)} if len(rec.steps) > 1 else {}),
         **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
         **({} if rec.clients is None else {"clients": clients_row(rec, workload, inside)}),
         "tensor_parallel": scenario.hardware.tensor_parallel,

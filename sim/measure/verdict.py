@@ -24,11 +24,11 @@ import numpy as np
 from sim.recording import COMPLETED
 from sim.scenario import SloClass, SloConfig
 from workloads.columns import Workload
+from workloads.config import POOLED
 
 MEETS, MISSES, NOT_SHOWN = "meets", "misses", "not shown"
 UNSTABLE, INTERVAL, NOBODY = "unstable", "only the interval", "no request arrived"
 LIMITS = ("ttft_s", "tpot_s", "e2e_s")
-POOLED = "pooled"
 CONFIDENCE = 0.95
 BATCHES = (20, 10, 5)
 """In all. Whether 20 outlast a busy period cannot be seen in so few: stopping there when neighbours are not alike held

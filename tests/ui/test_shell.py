@@ -11,7 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcast.config import load_scenario
-from kvcast.jobs import demo, opened, runner
+from kvcast.jobs import allowed, demo, opened
 from kvcast.pages import ask, plan, shell
 from kvcast.pages.edit import inputs
 from kvcast.scenario.toml import dumps
@@ -348,7 +348,7 @@ def test_another_workload_starts_without_limits_and_the_demo_with_its_own(sessio
 
 def test_own_policies_are_offered_only_when_the_server_names_them(folder, monkeypatch):
     assert "examples.my_policy:LongPromptsFirst" not in inputs.policies()
-    monkeypatch.setenv(runner.OWN_POLICIES, "examples.my_policy:LongPromptsFirst")
+    monkeypatch.setenv(allowed.POLICIES, "examples.my_policy:LongPromptsFirst")
     assert inputs.policies()[-1] == "examples.my_policy:LongPromptsFirst"
 
 

@@ -11,12 +11,13 @@ import pytest
 
 from kvcast import api, cli
 from kvcast.config import scenario_from_doc
-from kvcast.jobs import runner
+from kvcast.jobs import allowed, link, runner
 from kvcast.pages import mix, results, shell, workload
 from kvcast.pages.edit import inputs, layers, preview, settings
 from tests.ui.conftest import Session
 from workloads.clock import earliest_s
 from workloads.config import Dist, Layer, MixClass
+from workloads.errors import InputError
 from workloads.toml import load_preset
 
 TRACE = "".join(
@@ -359,6 +360,30 @@ def test_a_good_trace_is_reported_simulated_and_reproducible(page, folder, tmp_p
     assert (tmp_path / "again" / "summary.json").read_bytes() == (
         page.at.session_state.job.folder / "summary.json"
     ).read_bytes()
+
+
+def test_a_trace_that_the_server_was_started_with(page, folder, tmp_path, monkeypatch):
+    """Chosen by its name, in the link by its name, and read anew when the file is another one."""
+    file = tmp_path / "secret" / "day.jsonl"
+    file.parent.mkdir()
+    file.write_text(TRACE)
+    monkeypatch.setenv(allowed.TRACES, json.dumps(allowed.named_traces([f"production={file}"])))
+    page.at.selectbox(key="workload").set_value(settings.TRACE).run()
+    page.at.selectbox(key="workload.named").set_value("production").run()
+    inputs.reading(shell.runner_of(os.environ["KVCAST_RUNS"]), str(file)).wait()
+    page.at.run()
+    page.press("Run")
+    assert page.at.session_state.job.document()["arrived"] == 60
+    assert str(file.parent) not in page.words()
+    params = {key: "".join(value) for key, value in page.at.query_params.items() if "." in key}
+    assert params["workload.trace"] == "production"
+    assert link.scenario_of(params, settings.demo(), ["lru"]).workload.trace == str(file)
+    key = page.at.session_state.job.key
+    file.write_text(TRACE * 2)
+    assert runner.key_of(page.at.session_state.job.scenario_toml, ("run",)) != key
+    for params in ({"workload.tokenizer": str(file)}, {"workload.trace": str(file)}, {"workload.trace": "[1]"}):
+        with pytest.raises(InputError, match="a page reads no files of the server"):
+            link.scenario_of({"workload.trace": "production", **params}, settings.demo(), ["lru"])
 
 
 def archive(*members, kind="w:xz"):

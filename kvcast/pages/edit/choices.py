@@ -8,7 +8,6 @@ another one. What a choice takes away is said where it was made: which profile n
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import Field, fields, replace
 from typing import Any
@@ -17,8 +16,9 @@ import streamlit as st
 
 from calibrate.memory import DoesNotFitError
 from calibrate.models import PREFIX
+from kvcast.jobs import allowed
 from kvcast.jobs.link import WIDTHS
-from kvcast.jobs.runner import OWN_MODELS, Runner
+from kvcast.jobs.runner import Runner
 from kvcast.pages.edit.widgets import hint, number, select
 from kvcast.scenario.gpu_prices import gpu_of
 from sim.scenario import DTYPES, KV_DTYPES, CostConfig, HardwareConfig, ModelConfig, RunConfig, Scenario
@@ -48,7 +48,7 @@ def models() -> list[str]:
     """Bundled models, config.json files named where the dashboard was started, and published checkpoints."""
     from calibrate.models import bundled_models, published_names
 
-    return [*bundled_models(), *own_models(), CONFIG, *(f"{PREFIX}{name}" for name in published_names())]
+    return [*bundled_models(), *allowed.models(), CONFIG, *(f"{PREFIX}{name}" for name in published_names())]
 
 
 @st.cache_data
@@ -132,7 +132,7 @@ def draw(base: Scenario, runner: Runner) -> tuple[dict[str, Any], Any]:
     spread = _layout()
     model = replace(
         base.model,
-        name=choice if choice not in (CONFIG, *own_models()) else ModelConfig.name,
+        name=choice if choice not in (CONFIG, *allowed.models()) else ModelConfig.name,
         config=_config(choice),
         dtype=dtype,
         kv_dtype=None if kv == OWN else kv,
@@ -150,13 +150,8 @@ def missing() -> bool:
     return bool(st.session_state["model"] == CONFIG and not st.session_state["model.config"])
 
 
-def own_models() -> list[str]:
-    """Files named where the dashboard was started; a page, link or scenario cannot name one."""
-    return [name for name in os.environ.get(OWN_MODELS, "").split(os.pathsep) if name]
-
-
 def _config(choice: str) -> str | None:
-    if choice in own_models():
+    if choice in allowed.models():
         return choice
     return (st.session_state["model.config"] or None) if choice == CONFIG else None
 

@@ -7,18 +7,29 @@ settings of its own. An empty limit is no limit.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
 
 from kvcast.config import scenario_from_doc
-from kvcast.jobs import link
-from kvcast.jobs.runner import OWN_POLICIES, UPLOAD_LIMIT_BYTES, UPLOAD_TYPES, Job, Runner
+from kvcast.jobs import allowed, link
+from kvcast.jobs.runner import UPLOAD_LIMIT_BYTES, UPLOAD_TYPES, Job, Runner
 from kvcast.pages.edit import choices
 from kvcast.pages.edit.plain import plain
-from kvcast.pages.edit.settings import CACHE_OFF, DEMO, ENGINE, TRACE, demo, limits_of, mix_is, mix_of, to_ms, to_s
+from kvcast.pages.edit.settings import (
+    CACHE_OFF,
+    DEMO,
+    ENGINE,
+    TRACE,
+    UPLOAD,
+    demo,
+    limits_of,
+    mix_is,
+    mix_of,
+    to_ms,
+    to_s,
+)
 from kvcast.pages.edit.widgets import about, hint, number, select
 from kvcast.scenario.toml import dumps
 from sim.scenario import CacheConfig, ClusterConfig, CostConfig, EngineConfig, Scenario, SloClass, SloConfig
@@ -89,7 +100,8 @@ def workload_asked(base: Scenario) -> tuple[WorkloadConfig | None, str]:
     if choice == TRACE:
         path = st.session_state["workload.trace"]
         kept = base.workload if base.workload.trace else WorkloadConfig()
-        return (replace(kept, trace=path, rate_scale=scale) if path else None), "uploaded trace"
+        name = allowed.trace_name(path) or "uploaded trace"
+        return (replace(kept, trace=path, rate_scale=scale) if path else None), name
     if mix_is(st.session_state["workload.mix"], choice):
         asked, name = WorkloadConfig(preset=choice, rate_scale=scale), demo().name if choice == DEMO else choice
     else:
@@ -165,18 +177,7 @@ def _workload_choice(runner: Runner) -> None:
         help="a bundled mix, which the Workload page edits, or a trace of yours",
     )
     if choice == TRACE:
-        st.file_uploader(
-            "Trace file",
-            key="trace",
-            type=[suffix.rsplit(".", 1)[-1] for suffix in UPLOAD_TYPES],
-            on_change=_uploaded,
-            args=(runner,),
-            max_upload_size=UPLOAD_LIMIT_BYTES >> 20,
-            help=(
-                "Mooncake JSONL, Weka sessions, ServeGen clients (JSON, .tar.xz), Azure, BurstGPT, Vidur or splitwise"
-                f" CSV, token ids; at most {UPLOAD_LIMIT_BYTES >> 20} MiB. The format is recognised from the content."
-            ),
-        )
+        _trace_choice(runner)
     number(
         st,
         "Load (× the workload's own rate)",
@@ -186,6 +187,32 @@ def _workload_choice(runner: Runner) -> None:
         step=0.1,
         help=hint(WorkloadConfig, "rate_scale"),
     )
+
+
+def _trace_choice(runner: Runner) -> None:
+    """The server's own traces by name, where it has any, or an upload."""
+    named = allowed.traces()
+    told = "named where the dashboard was started, of any size; or a file of yours"
+    options = [UPLOAD, *named]
+    if named and select(st, "Trace", options, "workload.named", on_change=_named, help=told) != UPLOAD:
+        return
+    st.file_uploader(
+        "Trace file",
+        key="trace",
+        type=[suffix.rsplit(".", 1)[-1] for suffix in UPLOAD_TYPES],
+        on_change=_uploaded,
+        args=(runner,),
+        max_upload_size=UPLOAD_LIMIT_BYTES >> 20,
+        help=(
+            "Mooncake JSONL, Weka sessions, ServeGen clients (JSON, .tar.xz), Azure, BurstGPT, Vidur or splitwise CSV,"
+            f" token ids; at most {UPLOAD_LIMIT_BYTES >> 20} MiB. The format is recognised from the content."
+        ),
+    )
+
+
+def _named() -> None:
+    state = st.session_state
+    state["workload.trace"], state["workload.problem"] = allowed.traces().get(state["workload.named"], ""), ""
 
 
 def _uploaded(runner: Runner) -> None:
@@ -249,7 +276,7 @@ def policies() -> list[str]:
     """Ids of the policies a page may use: the bundled ones, and own ones named where the dashboard was started."""
     from sim.simulate import POLICY_NAMES
 
-    return [*POLICY_NAMES, *(name for name in os.environ.get(OWN_POLICIES, "").split(",") if name)]
+    return [*POLICY_NAMES, *allowed.policies()]
 
 
 def _cache(base: CacheConfig, policy: str) -> CacheConfig:

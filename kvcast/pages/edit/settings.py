@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import streamlit as st
 
+from kvcast.jobs import allowed
 from kvcast.jobs import demo as demo_module
 from kvcast.pages.edit import choices
 from sim.scenario import Scenario, SloClass, SloConfig
@@ -22,6 +23,7 @@ from workloads.config import WorkloadConfig
 
 DEMO = "demo"
 TRACE = "a trace"
+UPLOAD = "upload a file"
 CACHE_OFF = "off"
 ENGINE = {  # key: (label, what stands in an empty field)
     "block_size": ("Block size (tokens)", None),
@@ -45,7 +47,7 @@ def adopt(scenario: Scenario, trace: str = "") -> None:
     state = st.session_state
     state["base"], state["kept"] = scenario, {}
     mix_of(scenario.workload)
-    state["workload.trace"] = trace
+    state["workload.trace"], state["workload.named"] = trace, allowed.trace_name(trace) or UPLOAD
     state["rate_scale"] = float(scenario.workload.rate_scale)
     choices.adopt(scenario)
     state["replicas"], state["router"] = scenario.cluster.replicas, scenario.cluster.router

@@ -28,6 +28,7 @@ def why(made: dict[str, Any]) -> str:
         f"- nearest: with {row['replicas']} {replicas(row['replicas'])}{label} {_nearest(row)}"
         for row in found["nearest"]
     ]
+    lines += [f"- {found['no_larger']}"] if found.get("no_larger") else []
     return "\n".join(["what stands in the way:", *lines, f"- {_elsewhere(found)}"])
 
 

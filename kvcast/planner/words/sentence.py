@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
 from kvcast import text
@@ -121,7 +123,7 @@ def _classes(made: dict[str, Any]) -> str:
 
 
 def _infeasible(made: dict[str, Any]) -> str:
-    tried = [row for row in made["candidates"] if row["gpus"]]
+    tried = [row for row in made["candidates"] if row["runs"]]
     if not tried:
         return f"nothing here can run: {made['candidates'][0]['reason']}"
     best = closest(tried)
@@ -181,23 +183,33 @@ def _margin(row: dict[str, Any]) -> float:
     return -2.0 if found["mean"] is None else found["mean"] - target
 
 
+def plateau(margins: Mapping[int, float | None]) -> tuple[int, int] | None:
+    """(fewest, most) replicas of a combination, at least SEVERAL sizes and the most twice the fewest, from which on
+    larger fleets attain no more, to FLAT; None where it may still rise. margins: by replicas, of the class that is
+    farthest below its target; None is not known."""
+    sizes = sorted(margins, reverse=True)
+    if not sizes or (top := margins[sizes[0]]) is None:
+        return None
+
+    def as_much(margin: float | None) -> bool:
+        return margin is not None and margin >= top - FLAT
+
+    same = list(takewhile(lambda n: as_much(margins[n]), sizes))
+    return (same[-1], same[0]) if len(same) >= SEVERAL and same[0] >= 2 * same[-1] else None
+
+
 def _flat(tried: list[dict[str, Any]], best: dict[str, Any]) -> str:
     """That more replicas bring nothing, where the best combination attains about the same or more at several sizes
     below its largest."""
-    rows = sorted((row for row in tried if row["label"] == best["label"]), key=lambda row: -row["replicas"])
-    same: list[dict[str, Any]] = []
-    for row in rows:
-        if _farthest(row)[0]["mean"] is None or row["stable"] is False or _margin(row) < _margin(rows[0]) - FLAT:
-            break
-        same.append(row)
-    if len(same) < SEVERAL or same[0]["replicas"] < 2 * same[-1]["replicas"]:
+    rows = {row["replicas"]: row for row in tried if row["label"] == best["label"]}
+    known = {n: _farthest(row)[0]["mean"] is not None and row["stable"] is not False for n, row in rows.items()}
+    found = plateau({n: _margin(row) if known[n] else None for n, row in rows.items()})
+    if found is None:
         return ""
-    shares = [_farthest(row)[0]["mean"] for row in same]
+    shares = [_farthest(row)[0]["mean"] for n, row in rows.items() if found[0] <= n <= found[1]]
     attained = (
         f"{text.percent(min(shares))} to {text.percent(max(shares))}"
         if max(shares) - min(shares) > FLAT
         else "the same"
     )
-    return (
-        f"; {same[-1]['replicas']} to {same[0]['replicas']} replicas attain {attained}, so more of them bring nothing"
-    )
+    return f"; {found[0]} to {found[1]} replicas attain {attained}, so more of them bring nothing"

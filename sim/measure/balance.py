@@ -1,0 +1,41 @@
+"""How evenly a router loads its replicas.
+
+>>> balance(rec, inside, computed_tokens)["jain"]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sim.recording import Recording
+
+STARVED = 0.1
+"""Of the mean of all replicas: one with less work is called starved."""
+ENOUGH = 20
+"""Requests a replica from which on a router is judged by them."""
+EVEN = 0.9
+"""Jain's index from which on nothing is said of it."""
+
+
+def balance(rec: Recording, counted: np.ndarray, computed_tokens: np.ndarray) -> dict[str, Any]:
+    """jain: (sum x)^2 / (n sum x^2) of the tokens that replicas computed for the counted requests, 1 when all have as
+    many, 1/n when one has all (Jain, Chiu and Hawe, 1984); most_share and least_share: of all of them; starved:
+    replicas with less than a tenth of the mean, None where the requests are too few to tell.
+
+    counted: int64 [m], rows that a replica served; computed_tokens: int64 [n requests], prompt tokens not cached and
+    outputs."""
+    n = len(rec.steps)
+    work = np.bincount(rec.replica[counted], weights=computed_tokens[counted], minlength=n)
+    total = float(work.sum())
+    if not total:
+        return {"jain": None, "most_share": None, "least_share": None, "starved": None, "requests": [0] * n}
+    few = len(counted) < ENOUGH * n
+    return {
+        "jain": total**2 / (n * float((work * work).sum())),
+        "most_share": float(work.max()) / total,
+        "least_share": float(work.min()) / total,
+        "starved": None if few else int((work < STARVED * total / n).sum()),
+        "requests": np.bincount(rec.replica[counted], minlength=n).tolist(),
+    }

@@ -1,0 +1,56 @@
+"""What a run takes of this machine is said before it begins, and refused where it cannot be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kvcast import InputError, api, load_scenario
+from kvcast.cli import main
+from kvcast.studies import own_cost
+from kvcast.system import available_bytes
+
+
+@pytest.fixture(scope="module")
+def prepared() -> api.Prepared:
+    scenario = load_scenario("examples/demo.toml")
+    return api.prepare(replace(scenario, run=replace(scenario.run, warmup_s=60.0, duration_s=660.0)))
+
+
+def test_memory_goes_with_the_requests_and_their_steps(prepared: api.Prepared, monkeypatch: Any) -> None:
+    whole = own_cost.own_cost(prepared)
+    assert whole.requests == len(prepared.workload)
+    steps = (whole.peak_bytes - own_cost.BASE_BYTES) / whole.requests - own_cost.REQUEST_BYTES
+    recorded = sum(len(steps) for steps in api.record(prepared).steps)
+    assert steps == pytest.approx(own_cost.STEP_BYTES * recorded / whole.requests, rel=0.25)
+    monkeypatch.setattr(own_cost, "PACKS_FROM", 0)
+    assert own_cost.own_cost(prepared).peak_bytes < whole.peak_bytes
+
+
+def test_what_this_machine_cannot_hold_is_refused_before_it_begins(prepared: api.Prepared, monkeypatch: Any) -> None:
+    assert own_cost.check_memory(prepared) is None  # a small run is not asked
+    monkeypatch.setattr(own_cost, "LARGE", 1)
+    cost = own_cost.check_memory(prepared)
+    assert cost is not None
+    assert "WARNING" not in own_cost.words(cost)
+    monkeypatch.setattr(own_cost, "available_bytes", lambda: cost.peak_bytes)
+    assert own_cost.words(cost).endswith("MiB are free")
+    monkeypatch.setattr(own_cost, "available_bytes", lambda: 1 << 20)
+    with pytest.raises(InputError, match=r"requests: simulating them takes about 0\.1 GiB, and 0\.0 GiB are free here"):
+        own_cost.check_memory(prepared)
+
+
+def test_estimate_says_it(capsys: pytest.CaptureFixture) -> None:
+    flags = ["examples/demo.toml", "--set", "run.duration_s=600", "--set", "run.warmup_s=60"]
+    assert main(["estimate", *flags, "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["own"]) == {"cpu_s", "peak_bytes"}
+    assert main(["estimate", *flags]) == 0
+    assert "of CPU time and" in capsys.readouterr().out
+
+
+def test_what_is_free_is_known_here() -> None:
+    found = available_bytes()
+    assert found is None or found > 1 << 20
