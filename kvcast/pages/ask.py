@@ -20,7 +20,7 @@ from kvcast.asking import bound, words
 from kvcast.asking.card import first
 from kvcast.asking.question import Asked, Question
 from kvcast.config import scenario_from_doc
-from kvcast.jobs import example, link
+from kvcast.jobs import allowed, example, link
 from kvcast.jobs.runner import Job, Runner, without_paths
 from kvcast.pages import address, ask_card, ask_form, ask_words, results, share, shell
 from kvcast.pages.ask_words import Words
@@ -114,7 +114,7 @@ def _open(runner: Runner, came_from: str) -> None:
     state["ask.problem"], state["ask.of_link"] = "", ELSEWHERE if named and job is None and not params else ""
     try:
         asked = {**params} if params else dict(example.QUESTION)
-        ask_words.question(asked, ask_form.inputs.policies(), ask_form.choices.own_models())
+        ask_words.question(asked, ask_form.inputs.policies(), allowed.models())
         ask_form.adopt(asked)
     except (InputError, ValueError) as error:
         state["ask.of_link"], asked = str(error), dict(example.QUESTION)

@@ -15,6 +15,7 @@ import streamlit as st
 from calibrate.memory import WIDTHS
 from kvcast.asking.question import Asked, model_named
 from kvcast.asking.uses import USES
+from kvcast.jobs import allowed
 from kvcast.jobs.runner import Runner
 from kvcast.pages.ask_words import LOADS, SET, Words, parsed, question
 from kvcast.pages.edit import choices, inputs
@@ -78,7 +79,7 @@ def _adopt_model(model: str) -> None:
     """A config.json by its path, or a name as the list has it."""
     state = st.session_state
     state[key("config")] = ""
-    if model in choices.own_models():
+    if model in allowed.models():
         state[key("model")] = model
     elif "config" in (found := model_named(model)):
         state[key("model")], state[key("config")] = choices.CONFIG, model
@@ -290,5 +291,5 @@ def checked(words: Words) -> Any:
         raise InputError("upload a config.json, or choose a model by its name")
     if not (words.get("ttft") or words.get("tpot")):
         raise InputError("expected a limit: First token within, or Then each token within")
-    files = [*choices.own_models(), *([state[key("config")]] if state[key("config")] else [])]
+    files = [*allowed.models(), *([state[key("config")]] if state[key("config")] else [])]
     return question(words, inputs.policies(), files)

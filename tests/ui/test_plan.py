@@ -611,6 +611,16 @@ def test_candidates_without_coordinates_are_not_drawn(monkeypatch):
     assert not any("Candidates" in title for title in drawn)
 
 
+def test_growth_names_its_advice_where_the_plan_has_none(monkeypatch):
+    """One replica has nothing to route: a larger fleet is advised a router that the plan's own advice has not."""
+    said = []
+    monkeypatch.setattr(answer, "plot", lambda *words: None)
+    monkeypatch.setattr(answer, "plain", lambda words: said.append(words) or words)
+    found = plans.plan(advice=[])
+    answer.growth(found)
+    assert said == [f"With advice: {found['growth'][0]['advised']['change']}."]
+
+
 def test_the_plan_has_a_command_line():
     asked = plan_question.command({"cache.policy": ["lfu", "lru"]}, 3)
     assert (
