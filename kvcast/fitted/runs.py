@@ -173,7 +173,7 @@ def closed_places(truth: Measured) -> int | None:
     places = truth.summary.get("max_concurrency")
     if places:
         return min(int(places), len(truth.prompt_tokens)) if "request_rate" not in truth.summary else None
-    if "request_rate" in truth.summary or not np.isfinite(truth.start_s + truth.e2e_s).all():
+    if "request_rate" in truth.summary or not len(truth.start_s) or not np.isfinite(truth.start_s + truth.e2e_s).all():
         return None
     soon_s = SOON * float(truth.e2e_s.mean())
     at_s = np.concatenate([truth.start_s + truth.e2e_s - soon_s, truth.start_s])  # a client's clocks are not exact
