@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from kvcast.fitted import as_toml, fit_server, read_run
     from kvcast.fitted.written import sets
     from kvcast.present import fitted_text
+    from workloads.files import replace_file
 
     scenario, fixed = _scenario(args)
     own = _own_trace(scenario, args)
@@ -57,9 +58,8 @@ def run(args: argparse.Namespace) -> int:
     found = fitted.document()
     if args.out is not None and fitted.improves:
         command = f"kvcast fit-server {' '.join(sys.argv[2:])}"
-        args.out.write_text(
-            as_toml(fitted, scenario, kvcast.__version__, command, date.today().isoformat()), encoding="utf-8"
-        )
+        written = as_toml(fitted, scenario, kvcast.__version__, command, date.today().isoformat())
+        replace_file(args.out, written.encode())
     if args.json:
         print(text.to_json(found))
         return 0
