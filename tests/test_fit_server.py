@@ -76,6 +76,13 @@ def test_factors_stay_with_the_gpu_that_they_were_fitted_to():
 # -- the load of a result ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("seconds", [0.0, 1e-9])
+def test_an_answer_that_was_complete_before_it_began_is_refused(tmp_path, seconds):
+    given = result(tmp_path, {}, load(20, seed=1, places=8), latencies=[seconds] * 20)
+    with pytest.raises(InputError, match=rf"R\.json, request 1: end-to-end time {seconds:g} s, expected more than 0"):
+        read_run(given)
+
+
 def test_a_fixed_number_in_flight_is_replayed_as_one_and_recorded_times_as_they_are(tmp_path):
     closed = read_run(result(tmp_path, {}, load(64, seed=1, places=8)))
     assert (closed.workload.concurrency, closed.workload.turnaround_s) == (8, pytest.approx(0, abs=2e-3))

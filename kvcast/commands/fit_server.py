@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from kvcast.fitted.written import sets
     from kvcast.observed import logged, scraped
     from kvcast.present import fitted_text
+    from workloads.files import replace_file
 
     scenario, fixed = _scenario(args)
     own = _own_trace(scenario, args)
@@ -69,9 +70,8 @@ def run(args: argparse.Namespace) -> int:
     found = fitted.document() | ({} if seen is None else {"watched": held(fitted, seen)})
     if args.out is not None and fitted.improves:
         command = f"kvcast fit-server {' '.join(sys.argv[2:])}"
-        args.out.write_text(
-            as_toml(fitted, scenario, kvcast.__version__, command, date.today().isoformat()), encoding="utf-8"
-        )
+        written = as_toml(fitted, scenario, kvcast.__version__, command, date.today().isoformat())
+        replace_file(args.out, written.encode())
     if args.json:
         print(text.to_json(found))
         return 0

@@ -90,6 +90,10 @@ class ServerRun:
         return api.record(api.Prepared(resolved, self.workload, steps))
 
 
+CLOCK_S = 1e-3
+"""What two times of one request may be apart by rounding."""
+
+
 def read_run(
     path: Path, own: Workload | None = None, run: str | None = None, hit_rate: float = 0.0, block_size: int = 16
 ) -> ServerRun:
@@ -105,12 +109,24 @@ def read_run(
         )
     if not any(np.isfinite(getattr(truth, metric)).any() for metric in METRICS):
         raise InputError(f"{path}: no request of it has a measured time, expected TTFT or end-to-end times")
+    _check_times(truth, path)
     if own is not None and not _same(own, truth):
         own = None
     if own is None and np.isfinite(truth.start_s).all():
         truth = _in_order(truth, np.argsort(truth.start_s, kind="stable"))
     load, notes = _load(truth, own, path, _shared(truth.prompt_tokens, hit_rate, block_size))
     return ServerRun(path.name, hashlib.sha256(path.read_bytes()).hexdigest(), truth, load, notes)
+
+
+def _check_times(truth: Measured, path: Path) -> None:
+    """Raise InputError for a request whose answer was complete before it began."""
+    early = np.flatnonzero((truth.e2e_s <= 0) | (truth.e2e_s < truth.ttft_s - CLOCK_S))
+    if len(early):
+        i = early[0]
+        raise InputError(
+            f"{path}, request {i + 1}: end-to-end time {truth.e2e_s[i]:g} s, expected more than 0 and at least its TTFT"
+            f" ({truth.ttft_s[i]:g} s)"
+        )
 
 
 def _same(own: Workload, truth: Measured) -> bool:
