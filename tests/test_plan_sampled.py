@@ -11,7 +11,7 @@ import pytest
 from kvcast import api, plan
 from kvcast.planner import sampled as sampling
 from kvcast.planner.fleet import Fleet
-from kvcast.planner.reaching import _promising
+from kvcast.planner.reaching import _promising, recoverable
 from kvcast.planner.sampled import ENOUGH, brief, sampled
 from kvcast.planner.trials import Trial, Trials
 from kvcast.store.simulations import Lab
@@ -150,3 +150,16 @@ def test_a_load_is_worth_settling_where_the_whole_fleet_would_show_it(half, shar
     assert _promising(one, asked) == promising
     longer = replace(asked, run=replace(asked.run, duration_s=1000.0))
     assert _promising(one, longer)
+
+
+@pytest.mark.parametrize("back", [1, 0, -1, -5, -20])
+def test_the_highest_load_that_comes_back_is_found_in_few_long_runs(back):
+    asked = []
+
+    def recovers(step, seeds):
+        asked.append((step, seeds))
+        return step <= (back if seeds == 1 else back - 2)
+
+    assert recoverable(recovers, 1) == back - 2
+    assert sum(step > back for step, seeds in asked if seeds == 1) <= 8, "21 one by one"
+    assert {step for step, seeds in asked if seeds > 1} == {back, back - 1, back - 2}

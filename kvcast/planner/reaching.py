@@ -9,6 +9,7 @@ of many loads by the same few seeds is a little too good on them, and no better 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from kvcast.planner.candidates import Combination
@@ -44,8 +45,7 @@ def reached(scenario: Scenario, folder: Path, asked: Options) -> float:
         while step > -DOUBLING and not _promising(trials.over(loads.trial(step)), loads.whole(step).scenario):
             step -= 1
         if applies(scenario, asked):
-            while step > -FARTHEST and not _recovers(trials, loads, step):
-                step -= 1
+            step = recoverable(lambda at, seeds: _recovers(trials, loads, at, seeds), step)
     return factor_of(step)
 
 
@@ -64,9 +64,25 @@ def _window_s(scenario: Scenario) -> float:
     return (scenario.run.duration_s or math.inf) - (scenario.run.warmup_s or 0.0)
 
 
-def _recovers(trials: Trials, loads: Loads, step: int) -> bool:
+def recoverable(recovers: Callable[[int, int], bool], highest: int) -> int:
+    """The highest step up to `highest` that comes back. recovers(step, seeds): on every one of the first so many.
+
+    A run that does not come back is the longest there is, so one seed is asked first, in strides that double on the way
+    down and are halved on the way up; from there the others, step by step."""
+    step, stride, above = highest, 1, highest + 1
+    while step > -FARTHEST and not recovers(step, 1):
+        above, step, stride = step, step - stride, 2 * stride
+    while above - step > 1:
+        middle = (above + step) // 2
+        step, above = (middle, above) if recovers(middle, 1) else (step, middle)
+    while step > -FARTHEST and not recovers(step, SEEDS):
+        step -= 1
+    return step
+
+
+def _recovers(trials: Trials, loads: Loads, step: int, seeds: int) -> bool:
     sample = loads.trial(step).scenario
-    return all(recovered_s(trials, sample, seed) is not None for seed in trials.seeds[:SEEDS])
+    return all(recovered_s(trials, sample, seed) is not None for seed in trials.seeds[:seeds])
 
 
 def _trials(scenario: Scenario, folder: Path, asked: Options) -> Trials:
