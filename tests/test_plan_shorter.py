@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from kvcast import api
+from kvcast.planner.cautions import _too_short
+from kvcast.planner.disturbed import n_plus_1
 from kvcast.planner.load import with_load
+from kvcast.planner.options import Options
 from kvcast.planner.sampled import sampled
 from kvcast.planner.shorter import MUCH, shorter
 from kvcast.planner.trials import Trial
 from kvcast.studies.windows import together
 from kvcast.studies.work import guess_replicas
+from sim.measure.verdict import Interval
 from sim.scenario import BURST, Shock
 from tests.plan_cases import scenario
 from workloads import mix
@@ -63,6 +68,25 @@ def test_as_many_sessions_are_in_progress_when_the_window_opens():
     came = [earliest_s(api.load_workload(replace(x.workload, duration_s=one.run.duration_s), 0)) for x in (whole, one)]
     np.testing.assert_array_equal(*(at[at >= one.workload.skip_ended_s] for at in came))
     assert len(came[1]) < 0.75 * len(came[0])
+
+
+def test_a_plans_own_window_is_not_called_short():
+    _, one = cut(asked())
+    assert not _too_short(one)
+    ends_s = one.run.warmup_s + 0.4 * (one.run.duration_s - one.run.warmup_s)
+    assert "is watched for" in _too_short(replace(one, run=replace(one.run, duration_s=ends_s)))[0]
+
+
+def test_one_replica_down_is_told_of_the_fleet_that_was_settled():
+    """A sample of it may say that it attains what it was settled to miss."""
+    share = {True: Interval(0.948, 0.94, 0.955), False: Interval(0.96, 0.95, 0.97)}
+    row = SimpleNamespace(trial=Trial(asked()), attainment=None, meets=False, attains=False)
+    found = SimpleNamespace(winner=0, replicas=6, answer=SimpleNamespace(meets=True))
+    found.settled = found.judged = {(0, 5): row}
+    found.judge = lambda i, ns, full: [SimpleNamespace(attainment=share[False], attains=True)]
+    found.trials = SimpleNamespace(judge=lambda ones: [SimpleNamespace(attainment=share[ones[0].full], attains=False)])
+    told = n_plus_1(found, Options())
+    assert (told["attainment_one_down"], told["enough"], told["replicas"]) == (0.948, False, 7)
 
 
 def test_what_is_simulated_in_full_fills_the_memory_and_is_a_session():

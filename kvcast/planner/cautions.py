@@ -12,6 +12,7 @@ from kvcast import api, text
 from kvcast.api import Resolved
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import closed_load, unit_of
+from kvcast.planner.shorter import enough_s
 from kvcast.planner.trials import Judged
 from kvcast.scenario.gpu_prices import gpu_of
 from sim.engines import engine_of
@@ -88,7 +89,7 @@ def _too_short(winner: Scenario) -> list[str]:
     config = mix.resolve(winner.workload)
     if not steady.stationary(config) or steady.period_s(config):
         return []
-    watched_s, needed_s = winner.run.duration_s - winner.run.warmup_s, steady.window_s(config)
+    watched_s, needed_s = winner.run.duration_s - winner.run.warmup_s, min(steady.window_s(config), enough_s(config))
     if watched_s >= SHORT * needed_s:
         return []
     return [

@@ -59,7 +59,9 @@ def n_plus_1(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
     n = fleet.replicas
     settled, known = fleet.settled.get((fleet.winner, n - 1)), fleet.judged.get((fleet.winner, n - 1))
     down = known
-    if n > 1 and (down is None or down.attainment is None):
+    if n > 1 and settled is not None and settled.attainment is None:  # a sample could say something else
+        down = fleet.trials.judge([replace(settled.trial, full=True)])[0]
+    elif n > 1 and (down is None or down.attainment is None):
         down = fleet.judge(fleet.winner, [n - 1], full=True)[0]
     enough = (
         settled.meets if settled is not None else known.attains if known is not None else bool(down and down.attains)

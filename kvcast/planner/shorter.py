@@ -16,6 +16,7 @@ from kvcast.scenario.resolve import kv_tokens_of
 from kvcast.scenario.steady import begins_early
 from sim.scenario import Scenario
 from workloads import mix, steady
+from workloads.config import WorkloadConfig
 
 MUCH = 10_000
 """Requests of a warm-up that is worth cutting, and of a window that was cut."""
@@ -53,8 +54,13 @@ def _lasting_s(asked: Scenario, windowed: Scenario) -> float:
     lasts_s = (run.duration_s or 0.0) - (run.warmup_s or 0.0)
     if asked.run.duration_s is not None or config.duration_s is not None or config.requests is not None or asked.shock:
         return lasts_s
+    return min(lasts_s, enough_s(config))
+
+
+def enough_s(config: WorkloadConfig) -> float:
+    """Seconds that a resolved mix is watched where that is less than it takes alone (workloads.steady.window_s)."""
     sessions = (steady.session_s(c) for c in config.class_)
-    return min(lasts_s, float(round(max(MUCH / steady.requests_per_s(config), steady.rarest_s(config), *sessions))))
+    return float(round(max(MUCH / steady.requests_per_s(config), steady.rarest_s(config), *sessions)))
 
 
 def _cut(scenario: Scenario, full_s: float, lasts_s: float) -> Scenario:
