@@ -48,7 +48,7 @@ def main() -> None:
         st.switch_page(pages["Plan"], query_params=params)  # a link to settings
     before, st.session_state["page"] = st.session_state.get("page", ""), chosen.title
     # begun here, not in a page, so that the sidebar's widgets live through a change of pages; the first has none
-    page = None if chosen == pages[PAGES[0]] else shell.begin()
+    page = None if chosen == pages[PAGES[0]] else shell.begin(before != chosen.title)
     if page is not None and os.environ.get(PREPARE):
         prepare(page.runner)
     chosen.run()

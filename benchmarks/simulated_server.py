@@ -7,20 +7,57 @@ that writes down what `vllm bench serve --save-detailed` does.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.signal import lfilter
 
 from kvcast import api
 from kvcast.fitted.luck import Uneven
 from kvcast.fitted.parameters import with_values
 from sim.measure.metrics import per_request
+from sim.recording import Recording
 from sim.scenario import Scenario
 from workloads.columns import Workload
 from workloads.readers.common import nothing_shared
 
 STEP_NOISE, CLIENT_NOISE_S = 0.03, 0.5e-3
+MEMORY = 0.95
+"""Correlation of a rough step's noise with the step before: a spell of slow steps lasts about 20 of them."""
+STALL_S, STALLS = 0.05, 1e-3  #: a pause of the host, and its probability at a step
+
+
+@dataclass
+class Rough(Uneven):
+    """Steps unlike those that the fit tries: the noise is lognormal and lasts, and now and then a step stalls."""
+
+    last: float = 0.0  #: of the noise, in standard deviations
+
+    def step(
+        self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
+    ) -> tuple[float, int]:
+        seconds, covered = super().step(chunks, n_decode, sum_context, max_context, n_sampled)
+        return seconds + float(self._stalls_s(1)[0]), covered
+
+    def decode_stretch(
+        self, n_decode: int, sum_context: int, max_context: int, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        seconds, covered = super().decode_stretch(n_decode, sum_context, max_context, k)
+        return seconds + self._stalls_s(k), covered
+
+    def _stalls_s(self, k: int) -> np.ndarray:
+        return STALL_S * (self.rng.random(k) < STALLS)
+
+    def _factor(self) -> float:
+        return float(self._factors(1)[0])
+
+    def _factors(self, k: int) -> np.ndarray:
+        fresh = np.sqrt(1 - MEMORY**2) * self.rng.standard_normal(k)
+        noise, _ = lfilter([1.0], [1.0, -MEMORY], fresh, zi=[MEMORY * self.last])
+        self.last = float(noise[-1])
+        return np.exp(self.share * noise - self.share**2 / 2)
 
 
 def load(n: int, seed: int, rate: float | None = None, places: int | None = None, prompt: float = 800.0) -> Workload:
@@ -32,15 +69,28 @@ def load(n: int, seed: int, rate: float | None = None, places: int | None = None
     return Workload(tree, at_s, *lengths, leaf, concurrency=places, prefix_identity=False, source="simulated server")
 
 
-def measure(given: Scenario, truth: dict[str, Any], workload: Workload, seed: int) -> dict[str, Any]:
-    """The benchmark's result of a server that is `given` but for the values of `truth`."""
+def served(
+    given: Scenario, truth: dict[str, Any], workload: Workload, seed: int, noise: type[Uneven] = Uneven
+) -> Recording:
+    """What a server that is `given` but for the values of `truth` does with the requests."""
     resolved = api.resolve(given)
     resolved = replace(resolved, scenario=with_values(resolved.scenario, truth))
-    rng = np.random.default_rng([seed, 1])
-    steps = Uneven(resolved.engine_step_time(), rng, STEP_NOISE)
-    recording = api.record(api.Prepared(resolved, workload, steps))
+    steps = noise(resolved.engine_step_time(), np.random.default_rng([seed, 1]), STEP_NOISE)
+    return api.record(api.Prepared(resolved, workload, steps))
+
+
+def measure(
+    given: Scenario, truth: dict[str, Any], workload: Workload, seed: int, noise: type[Uneven] = Uneven
+) -> dict[str, Any]:
+    """The benchmark's result of it."""
+    return result(served(given, truth, workload, seed, noise), workload, seed)
+
+
+def result(recording: Recording, workload: Workload, seed: int) -> dict[str, Any]:
+    """What a client writes down, late or early by CLIENT_NOISE_S."""
     times = per_request(recording, workload)
-    n, late_s = len(workload), CLIENT_NOISE_S * rng.standard_normal(len(workload))
+    n = len(workload)
+    late_s = CLIENT_NOISE_S * np.random.default_rng([seed, 2]).standard_normal(n)
     return {
         "completed": n,
         "request_rate": "inf" if workload.concurrency else n / float(workload.arrival_s[-1]),

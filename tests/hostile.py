@@ -1,6 +1,6 @@
 """Bad input to every command: each case ends with exit code 0, 1 or 2 in one line, and leaves nothing half-written.
 
-    python -m tests.hostile                  # every case, about 3 CPU-minutes: `make hostile`
+    python -m tests.hostile                  # every case, about 5 CPU-minutes: `make hostile`
     python -m tests.hostile --only flags     # the cases of one kind, or whose line has the text
     python -m tests.hostile --list           # the command lines
 

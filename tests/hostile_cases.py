@@ -167,8 +167,8 @@ TEXTS = {
 }
 MEASURED_VALUES = (
     *("NaN", "-1", "0", "1e400", "9" * 30, '"x"', "null", "true", "[]", "{}", "[1]", '["\\u001b[2J"]', "[[1]]"),
-    *(f"[{', '.join([item] * 20)}]" for item in ("NaN", "-1", "0", "1e300", "null", '"x"', "1.5", "1e-320", "[]")),
-    f"[{', '.join(['1'] * 19)}]",
+    *(f"[{', '.join([item] * 80)}]" for item in ("NaN", "-1", "0", "1e300", "null", '"x"', "1.5", "1e-320", "[]")),
+    f"[{', '.join(['1'] * 79)}]",
 )
 READERS = [
     ("S.toml", ["run", "S.toml"]),
@@ -548,7 +548,7 @@ def of_lines(rng: random.Random) -> Iterator[Case]:
         yield Case("lines", argv, codes=wrong)
     for argv in FILLING:
         sizes = ((200, {2}), (1000, {0, 2}), (5000, {0, 2}))
-        for size, codes in sizes[argv[0] == "ask" :]:  # what it tells meanwhile is a file too
+        for size, codes in sizes[argv[0] in ("ask", "fit-server") :]:  # what the one tells is a file too
             keeps = argv[0] in ("ask", "sweep", "plan", "resilience", "calibrate")
             yield Case("lines", argv, None, f"a disk full at {size}", frozenset(codes), size, keeps)
     for command in COMMANDS:

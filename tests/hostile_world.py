@@ -64,15 +64,15 @@ TRACE = "".join(
 MEASURED = {
     "request_rate": 5.0,
     "max_concurrency": None,
-    "completed": 20,
-    "total_input_tokens": 4000,
-    "duration": 5.0,
-    "input_lens": [200] * 20,
-    "output_lens": [8] * 20,
-    "start_times": [1000.0 + i / 4 for i in range(20)],
-    "ttfts": [0.05 + i / 1000 for i in range(20)],
-    "latencies": [0.2 + i / 1000 for i in range(20)],
-    "errors": [""] * 20,
+    "completed": 80,
+    "total_input_tokens": 16000,
+    "duration": 20.0,
+    "input_lens": [200] * 80,
+    "output_lens": [8] * 80,
+    "start_times": [1000.0 + i / 4 for i in range(80)],
+    "ttfts": [0.05 + i / 1000 for i in range(80)],
+    "latencies": [0.2 + i / 1000 for i in range(80)],
+    "errors": [""] * 80,
 }
 """What a benchmark measured, request by request."""
 METRICS = """

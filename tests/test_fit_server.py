@@ -76,6 +76,13 @@ def test_factors_stay_with_the_gpu_that_they_were_fitted_to():
 # -- the load of a result ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("seconds", [0.0, 1e-9])
+def test_an_answer_that_was_complete_before_it_began_is_refused(tmp_path, seconds):
+    given = result(tmp_path, {}, load(20, seed=1, places=8), latencies=[seconds] * 20)
+    with pytest.raises(InputError, match=rf"R\.json, request 1: end-to-end time {seconds:g} s, expected more than 0"):
+        read_run(given)
+
+
 def test_a_fixed_number_in_flight_is_replayed_as_one_and_recorded_times_as_they_are(tmp_path):
     closed = read_run(result(tmp_path, {}, load(64, seed=1, places=8)))
     assert (closed.workload.concurrency, closed.workload.turnaround_s) == (8, pytest.approx(0, abs=2e-3))
@@ -89,6 +96,77 @@ def test_a_fixed_number_in_flight_is_replayed_as_one_and_recorded_times_as_they_
     assert paced.workload.concurrency is None
     assert paced.workload.arrival_s == pytest.approx(sent.arrival_s - sent.arrival_s[0])
     assert (paced.workload.prompt_tokens == sent.prompt_tokens).all()
+
+
+def of_sglang(document):
+    itls = [[(e2e - ttft) / max(n - 1, 1)] * (n - 1) for _, e2e, ttft, _, n in requests(document)]
+    kept = ("completed", "total_input_tokens", "request_throughput", "duration", "max_concurrency", "request_rate")
+    lists = ("input_lens", "output_lens", "ttfts", "errors")
+    return {"backend": "sglang", "total_throughput": 9.0, "mean_e2e_latency_ms": 75.0, "itls": itls} | {
+        name: document[name] for name in kept + lists
+    }
+
+
+def of_guidellm(document):
+    rows = [
+        {
+            "request_start_time": start,
+            "request_latency": e2e,
+            "time_to_first_token_ms": 1e3 * ttft,
+            "input_metrics": {"total_tokens": prompt},
+            "output_metrics": {"total_tokens": output},
+        }
+        for start, e2e, ttft, prompt, output in requests(document)
+    ]
+    runs = [
+        {"config": {"strategy": {"type_": kind, "streams": 8}}, "requests": {"successful": rows[:n]}}
+        for kind, n in (("synchronous", 3), ("concurrent", len(rows)))
+    ]
+    return {"metadata": {"guidellm_version": "0.8.1"}, "config": {}, "benchmarks": runs}
+
+
+def of_aiperf(document):
+    return [
+        {
+            "metadata": {"request_start_ns": int(1e9 * start), "benchmark_phase": "profiling", "was_cancelled": False},
+            "metrics": {
+                "request_latency": {"value": 1e3 * e2e, "unit": "ms"},
+                "time_to_first_token": {"value": 1e3 * ttft, "unit": "ms"},
+                "input_sequence_length": {"value": prompt, "unit": "tokens"},
+                "output_sequence_length": {"value": output, "unit": "tokens"},
+            },
+            "error": None,
+        }
+        for start, e2e, ttft, prompt, output in requests(document)
+    ]
+
+
+def requests(document):
+    names = ("start_times", "latencies", "ttfts", "input_lens", "output_lens")
+    return zip(*(document[name] for name in names), strict=True)
+
+
+def test_results_of_every_tool_are_one_load(tmp_path):
+    document = measure(server(), {}, load(64, seed=1, places=8), 0)
+    files = {"r.jsonl": [of_sglang(document)], "b.json": of_guidellm(document), "p.jsonl": of_aiperf(document)}
+    (tmp_path / "vllm.json").write_text(json.dumps(document))
+    theirs = read_run(tmp_path / "vllm.json")
+    for name, content in files.items():
+        lines = [json.dumps(one) for one in content] if name.endswith("jsonl") else [json.dumps(content)]
+        (tmp_path / name).write_text("\n".join(lines))
+        run = read_run(tmp_path / name, run="concurrent 8" if name == "b.json" else None)
+        assert run.workload.concurrency == 8
+        assert run.measured["e2e_s"] == pytest.approx(theirs.measured["e2e_s"], abs=1e-5)
+        mine, other = (one.simulated(api.resolve(server()))["e2e_s"].mean() for one in (run, theirs))
+        assert mine == pytest.approx(other, rel=0.01)
+
+
+def test_an_open_loop_without_its_rate_is_none_that_waits(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text(
+        "\n".join(json.dumps(one) for one in of_aiperf(measure(server(), {}, load(64, seed=1, rate=9.0), 0)))
+    )
+    assert read_run(path).workload.concurrency is None
 
 
 def test_prefixes_are_taken_of_a_trace_with_the_same_requests_only(tmp_path):
@@ -108,7 +186,7 @@ def test_every_second_block_is_held_out_and_of_three_runs_one_whole(tmp_path):
     cells = Cells(runs[:1], [alone])
     twice = [{metric: 2 * seconds for metric, seconds in runs[0].measured.items()}]
     assert cells.residuals(twice) == pytest.approx(np.full(len(cells.group), np.log(2)))
-    assert cells.clusters == 4
+    assert cells.spell.max() + 1 == 4
 
 
 def test_a_rate_of_a_front_end_is_no_limit_where_its_turn_takes_no_time():

@@ -4,8 +4,8 @@
   python -m tools.screenshots --tall --only Cache Compare         two of them to their ends
   python -m tools.screenshots --server http://localhost:8501      of a dashboard that runs already
 
-Shown is the bundled example with its plan; Cache and Compare have their button pressed, Workload its second class
-chosen."""
+Shown is the bundled example with its plan; Ask has the answer that kvcast comes with, or a small question's; Cache and
+Compare have their button pressed, Workload its second class chosen."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from PIL import Image
 
+from kvcast.jobs import example
 from tests.ui.browser import Reader, browser, dashboard, missing
+from tools.ui_flow import ANSWERED, QUICK
 
 SIZES = ((1440, 900), (1024, 768), (390, 844))
 SCHEMES = ("light", "dark")
@@ -28,8 +31,10 @@ LONG_MS = 900_000
 
 
 def ask(reader: Reader) -> None:
-    reader.open()
-    _finished(reader, "How many GPUs?") if not reader.metrics() else reader.rest()
+    reader.open("" if example.kept() else f"?{urlencode(QUICK)}")
+    if not reader.metrics():
+        reader.press("How many GPUs?").see(ANSWERED)
+    reader.rest()
 
 
 def plan(reader: Reader) -> None:
@@ -97,6 +102,7 @@ def take(chromium: Any, server: str, out: Path, names: list[str], tall: bool) ->
                 viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
             )
             reader = Reader(context.new_page(), server)
+            reader.patience_s = LONG_MS / 1e3
             for name in names:
                 reader.page.set_viewport_size({"width": width, "height": height})
                 PAGES[name](reader)

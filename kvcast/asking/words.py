@@ -208,7 +208,7 @@ def helps(card: dict[str, Any]) -> list[str]:
 
 def help_line(row: dict[str, Any]) -> str:
     """What a change gives."""
-    gains = [f"{row['gpus']} GPUs"] if row["gpus"] else []
+    gains = [f"{gpus(-row['gpus'])} fewer"] if row["gpus"] else []
     gains += [f"holds {row['users']:,} users"] if row["users"] else []
     asks = f" (asks for {row['asks_for']})" if row["asks_for"] else ""
     return f"{row['change']}: {', '.join(gains)}{asks}"

@@ -118,7 +118,12 @@ def run(args: argparse.Namespace) -> int:
     runner = Runner(Path(os.environ.get("KVCAST_RUNS", "runs/dashboard")))
     check_free(args.address, args.port)
     runs = opened.opened(runner, args.folders)
-    environment = {**os.environ, **own, PREPARE: "" if runs else "1", opened.RUNS: json.dumps(runs)}
+    environment = {
+        **os.environ,
+        **own,
+        PREPARE: "" if runs else os.environ.get(PREPARE, "1"),
+        opened.RUNS: json.dumps(runs),
+    }
     address = f"http://{_seen_as(args.address)}:{args.port}"
     for folder, key in runs.items():
         print(f"{folder}: {address}/?{link.JOB}={key}")

@@ -7,6 +7,7 @@ data leave open stays as it is and is named with its reason (docs/fit-server.md)
 
   kvcast fit-server R.json --log server.log --set hardware.gpu=h200 --out fitted.toml
   kvcast fit-server c1.json c16.json c64.json --scenario S.toml --out fitted.toml
+  kvcast fit-server R.json --log server.log --scrapes pages/ --set hardware.gpu=h200
   kvcast run fitted.toml --against R.json
 """
 
@@ -31,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--log", metavar="FILE", type=Path, help="the server's start-up log: its flags and KV blocks")
     parser.add_argument(
+        "--scrapes",
+        metavar="PATH",
+        type=Path,
+        help="the server's /metrics meanwhile, OpenMetrics text with timestamps or a folder of pages named by their"
+        " second: its hit rate is taken, its time of an output token at each batch is held against the fit",
+    )
+    parser.add_argument(
         "--scenario", metavar="S.toml", type=source, help="the server as a scenario, instead of or beside its log"
     )
     parser.add_argument(
@@ -44,22 +52,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import kvcast
     from kvcast import api, text
-    from kvcast.fitted import as_toml, fit_server, read_run
+    from kvcast.fitted import as_toml, fit_server, held, read_run
     from kvcast.fitted.written import sets
+    from kvcast.observed import logged, scraped
     from kvcast.present import fitted_text
+    from workloads.files import replace_file
 
     scenario, fixed = _scenario(args)
     own = _own_trace(scenario, args)
-    runs = [read_run(path, own, args.run_name) for path in args.results]
+    resolved = api.resolve(scenario)
+    seen = scraped(args.scrapes) if args.scrapes else logged(args.log) if args.log else None
+    hit_rate = (seen.hit_rate or 0.0) if seen is not None and resolved.scenario.cache.enabled else 0.0
+    runs = [read_run(path, own, args.run_name, hit_rate, resolved.scenario.engine.block_size) for path in args.results]
     text.progress(f"fitting to {sum(map(len, runs)):,} requests")
-    fitted = fit_server(api.resolve(scenario), runs, fixed)
+    fitted = fit_server(resolved, runs, fixed)
     text.clear_clock()
-    found = fitted.document()
+    found = fitted.document() | ({} if seen is None else {"watched": held(fitted, seen)})
     if args.out is not None and fitted.improves:
         command = f"kvcast fit-server {' '.join(sys.argv[2:])}"
-        args.out.write_text(
-            as_toml(fitted, scenario, kvcast.__version__, command, date.today().isoformat()), encoding="utf-8"
-        )
+        written = as_toml(fitted, scenario, kvcast.__version__, command, date.today().isoformat())
+        replace_file(args.out, written.encode())
     if args.json:
         print(text.to_json(found))
         return 0
@@ -75,7 +87,7 @@ def _scenario(args: argparse.Namespace) -> tuple[Scenario, dict[str, str]]:
     from kvcast.planner.launch_log import read_log
     from workloads.errors import InputError
 
-    document: dict[str, Any] = load_doc(args.scenario) if args.scenario else _asked(args.results[0])
+    document: dict[str, Any] = load_doc(args.scenario) if args.scenario else _asked(args.results[0], args.run_name)
     launch = read_log(args.log) if args.log else None
     document = override(document, [*(launch.sets if launch else ()), *args.overrides])
     if not {"gpu", "profile"} & set(document.get("hardware", {})):
@@ -91,12 +103,12 @@ def _scenario(args: argparse.Namespace) -> tuple[Scenario, dict[str, str]]:
     return scenario_from_doc(document, str(args.scenario or "fit-server")), fixed
 
 
-def _asked(result: Path) -> dict[str, Any]:
+def _asked(result: Path, run: str | None) -> dict[str, Any]:
     """The load of a result, as the scenario of a run that is held against it."""
     from kvcast.benchmarks.against import read_truth
     from kvcast.fitted.runs import closed_places
 
-    places = closed_places(read_truth(result))
+    places = closed_places(read_truth(result, run))
     workload: dict[str, Any] = {"trace": str(result.absolute())}
     if places:
         workload |= {"loop": "concurrency", "concurrency": places}

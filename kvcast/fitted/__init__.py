@@ -9,6 +9,7 @@ were measured to take; what the data leave open stays as it was.
 from kvcast.fitted.difference import difference
 from kvcast.fitted.runs import ServerRun, read_run
 from kvcast.fitted.server import Fitted, fit_server
+from kvcast.fitted.watched import held
 from kvcast.fitted.written import as_toml
 
-__all__ = ["Fitted", "ServerRun", "as_toml", "difference", "fit_server", "read_run"]
+__all__ = ["Fitted", "ServerRun", "as_toml", "difference", "fit_server", "held", "read_run"]

@@ -6,9 +6,9 @@ with uneven steps give the usual residuals and what chance does to them (`kvcast
 of which moves all parameters at once, up in one half of the runs and down in the other, gives what each parameter does.
 A parameter is kept only when the interval that the data give it is narrower than what was plausible before
 (`Parameter.wide`), and a mechanism that the scenario has off only when its interval excludes that; the others stay as
-they are, each with its reason. An interval is the wider of two: what chance does to a whole run, and, of blocks of
-requests resampled, what the model leaves unexplained; and it is wider by what it makes up for where parameters that
-were not kept are otherwise. It holds for the model as it is.
+they are, each with its reason. An interval is the sum (of squares) of three: what chance does to a whole run, as loud
+as the residuals are; with each spell of neighbouring blocks left out in turn, what the model leaves unexplained; and
+what it makes up for where parameters that were not kept are otherwise. It holds for the model as it is.
 
     >>> found = estimate(Fit(parameters, start, cells, simulate))
     >>> found.values["hardware.dense_factor"], found.interval("hardware.dense_factor")
@@ -32,7 +32,7 @@ USUAL_RUNS = 12  #: at the place itself
 ROUNDS = 3  #: of a design and a solution
 POLISHES = 2  #: solutions with the last slopes
 FARTHEST = 6.0  #: steps of a parameter that are taken at once
-RESAMPLES, CONFIDENCE = 400, 0.95
+CONFIDENCE = 0.95
 DECIDED = 1.0
 """Share of what was plausible unmeasured below which an interval must stay."""
 DEAD = 0.3
@@ -91,19 +91,21 @@ class Fit:
         places = [middle + sign * step for sign in signs]
         runs = np.stack([self.simulate(self.values(place), USUAL_RUNS + i) for i, place in enumerate(places)])
         usual = here.mean(axis=0)
-        return Local(self, axis, step, usual, (signs.T @ runs).T / len(signs), here - usual, len(here) + len(runs))
+        slopes, chance = (signs.T @ runs).T / len(signs), here.var(axis=0, ddof=1) / len(signs)
+        return Local(self, axis, step, usual, slopes, chance, here - usual, len(here) + len(runs))
 
 
 @dataclass(frozen=True)
 class Local:
-    """usual: float64 [residuals] at the place; slopes: float64 [residuals, parameters], change a step; luck: float64
-    [runs, residuals], what chance did."""
+    """usual: float64 [residuals] at the place; slopes: float64 [residuals, parameters], change a step; chance: float64
+    [residuals], the variance of a slope; luck: float64 [runs, residuals], what chance did."""
 
     fit: Fit
     axis: np.ndarray
     step: np.ndarray
     usual: np.ndarray
     slopes: np.ndarray
+    chance: np.ndarray
     luck: np.ndarray
     simulations: int
 
@@ -125,28 +127,32 @@ class Local:
         where it stays, which those that are kept make up for."""
         some, n = self.slopes[:, kept], len(self.luck)
         normal = some.T @ (weight[:, None] * some)
-        by_chance = float(weight @ np.sum(self.luck**2, axis=0)) / (n - 1) / (2 * HALF_RUNS)
+        by_chance = float(weight @ self.chance)
         normal -= by_chance * np.eye(len(kept))  # what chance adds to it, by way of the slopes
         if np.linalg.eigvalsh(normal)[0] <= by_chance:
             return np.full(len(kept), np.inf)
-        moved = np.linalg.solve(normal, (some * weight[:, None]).T @ self.luck.T)
+        moved = np.linalg.solve(normal, (some * weight[:, None]).T @ (self.luck * self._louder(some, weight)).T)
         by_luck = np.sqrt(np.sum(moved**2, axis=1) / (n - 1) * (1 + 1 / n)) * _t(n - 1)
         reach = self.slopes[:, list(slack)] * list(slack.values())
         made_up = np.linalg.solve(normal, (some * weight[:, None]).T @ reach)
-        return np.sqrt(np.maximum(by_luck, self._by_blocks(some, weight)) ** 2 + np.sum(made_up**2, axis=1))
+        return np.sqrt(by_luck**2 + self._by_spells(some, weight) ** 2 + np.sum(made_up**2, axis=1))
 
-    def _by_blocks(self, some: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        cells, n = self.fit.cells, some.shape[1]
-        left_over = cells.clusters - n
-        if left_over < 2:
+    def _louder(self, some: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """float64 [residuals]: how many times as large as in the simulated runs chance is in the measured one, 1 at
+        least, by what is left unexplained of a group."""
+        spread, usual_chance = self.fit.cells.spread, np.sqrt(np.mean(self.luck**2, axis=0))
+        rest = self.usual - some @ _least_squares(some, self.usual, weight)
+        return np.maximum(spread(rest) / spread(usual_chance), 1.0)
+
+    def _by_spells(self, some: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """By the jackknife: what leaving each spell out does."""
+        spell, n = self.fit.cells.spell, some.shape[1]
+        spells = int(spell.max()) + 1
+        if spells < 3:
             return np.full(n, np.inf)
         rest = self.usual - some @ _least_squares(some, self.usual, weight)
-        drawn = np.random.default_rng(0).multinomial(
-            cells.clusters, np.full(cells.clusters, 1 / cells.clusters), RESAMPLES
-        )
-        found = [_least_squares(some, rest, weight * times[cells.cluster]) for times in drawn]
-        few = np.sqrt(cells.clusters / left_over)  # residuals are smaller than errors where parameters follow them
-        return np.std(found, axis=0) * few * _t(left_over)
+        found = np.array([_least_squares(some, rest, weight * (spell != out)) for out in range(spells)])
+        return np.std(found, axis=0) * np.sqrt(spells - 1) * _t(max(spells - n, 2))
 
     def decided(self) -> tuple[list[int], dict[int, str], dict[int, float]]:
         """(parameters that the data decide, why each of the others is not, how far those may be from where they stay,
@@ -212,6 +218,21 @@ class Local:
                 return axis, below
             below |= beyond
 
+    def left_out(self, kept: Sequence[int], slack: dict[int, float]) -> dict[int, float]:
+        """The slack of every parameter that is not kept: of one that ended at its least, or is taken to be off, what
+        the data leave it, were it free."""
+        weight = self.weight(kept)
+        more = dict(slack)
+        for k, p in enumerate(self.fit.parameters):
+            if (
+                k not in kept
+                and k not in slack
+                and np.sum(weight * (self.slopes[:, k] * p.wide / self.step[k]) ** 2) >= DEAD
+            ):
+                half = self.half_widths([*kept, k], weight, {})[-1]
+                more[k] = min(float(half), p.wide / float(self.step[k]))
+        return more
+
     def solved_without_idle(
         self, kept: Sequence[int], slack: dict[int, float]
     ) -> tuple[np.ndarray, list[int], dict[int, str]]:
@@ -262,12 +283,17 @@ def estimate(fit: Fit) -> Estimate:
         simulations += local.simulations
         decided, why, slack = local.decided()
         axis, kept, more = local.solved_without_idle(decided, slack)
-    for _ in range(POLISHES):
+    for _ in range(POLISHES):  # whom to keep was decided where the slopes are known
         local = local.moved_to(axis)
         simulations += local.simulations
-        axis, kept, again = local.solved_without_idle(kept, slack)
-        more |= again
-    half = local.half_widths(kept, local.weight(kept), slack) * local.step[kept] if kept else np.empty(0)
+        axis, below = local.solved(kept)
+        kept = [k for k in kept if k not in below]
+        more |= dict.fromkeys(below, BELOW)
+    half = np.empty(0)
+    if kept:
+        wide = np.array([fit.parameters[k].wide for k in kept])
+        half = local.half_widths(kept, local.weight(kept), local.left_out(kept, slack)) * local.step[kept]
+        half = np.minimum(half, wide)
     refused = {fit.parameters[k].key: reason for k, reason in (why | more).items()}
     chosen = tuple(fit.parameters[k] for k in kept)
     values = {p.key: p.at(x) for p, x in zip(chosen, axis[kept], strict=True)}

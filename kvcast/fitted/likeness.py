@@ -20,6 +20,9 @@ from kvcast.fitted.runs import METRICS, ServerRun
 FIT, TEST = 0, 1
 BLOCKS = 40  #: of a run at most
 FEWEST = 8  #: requests of a block
+SPELL, SPELLS = 3, 8
+"""Blocks in a row that chance may move as one, for their requests are in flight together and share its slow steps;
+fewer of them where there would be fewer spells than this."""
 FLOOR = 0.004
 """Spread of residuals below which nothing is believed: of simulated over measured seconds, a share."""
 
@@ -39,11 +42,13 @@ def halves(runs: Sequence[ServerRun]) -> list[np.ndarray]:
 
 
 class Cells:
-    """The cells of the requests that are `chosen`; residual k has a block `cluster[k]` and a noise `group[k]`."""
+    """The cells of the requests that are `chosen`; residual k is of a `spell[k]` of time and has a noise `group[k]`."""
 
     def __init__(self, runs: Sequence[ServerRun], chosen: Sequence[np.ndarray]) -> None:
         self._parts: list[tuple[int, str, np.ndarray, np.ndarray, np.ndarray]] = []
-        groups, clusters, weights = [], [], []
+        groups, spells, weights = [], [], []
+        fitted = sum(len(np.unique(blocks_of(len(run))[mine])) for run, mine in zip(runs, chosen, strict=True))
+        together = min(max(fitted // SPELLS, 1), SPELL)
         self.names: list[tuple[int, str]] = []  # of groups
         first = 0
         for i, (run, mine) in enumerate(zip(runs, chosen, strict=True)):
@@ -60,12 +65,12 @@ class Cells:
                 self._parts.append((i, metric, known, cell, np.bincount(cell, measured[known])))
                 groups.append(np.full(len(n), len(self.names)))
                 self.names.append((i, metric))
-                clusters.append(first + of_block)
+                order = np.unique(of_block, return_inverse=True)[1]  # among those that are fitted
+                spells.append(first + order // together)
                 weights.append(n / n.mean())
-            first += int(block.max()) + 1
+            first += len(mine)
         self.group, self.weight = np.concatenate(groups), np.concatenate(weights)
-        self.cluster = np.unique(np.concatenate(clusters), return_inverse=True)[1]
-        self.clusters = int(self.cluster.max()) + 1
+        self.spell = np.unique(np.concatenate(spells), return_inverse=True)[1]
 
     def residuals(self, simulated: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
         """float64 [residuals]; simulated: seconds of every request by metric, a run each."""

@@ -38,7 +38,7 @@ class Uneven:
         self, n_decode: int, sum_context: int, max_context: int, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         seconds, covered = self.base.decode_stretch(n_decode, sum_context, max_context, k)
-        return seconds * np.maximum(1 + self.share * self.rng.standard_normal(k), 0.1), covered
+        return seconds * self._factors(k), covered
 
     @property
     def ranks(self) -> int:
@@ -54,7 +54,10 @@ class Uneven:
 
     def together_stretch(self, shapes: Sequence[Shape], k: int) -> tuple[np.ndarray, np.ndarray]:
         seconds, covered = self._together.together_stretch(shapes, k)
-        return seconds * np.maximum(1 + self.share * self.rng.standard_normal(k), 0.1), covered
+        return seconds * self._factors(k), covered
 
     def _factor(self) -> float:
         return max(1 + self.share * float(self.rng.standard_normal()), 0.1)
+
+    def _factors(self, k: int) -> np.ndarray:
+        return np.maximum(1 + self.share * self.rng.standard_normal(k), 0.1)

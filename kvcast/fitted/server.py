@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kvcast.fitted.estimate import CONFIDENCE, RESAMPLES, Estimate, Fit, estimate
+from kvcast.fitted.estimate import CONFIDENCE, Estimate, Fit, estimate
 from kvcast.fitted.likeness import Cells, blocks_of, halves
 from kvcast.fitted.parameters import FRONT_END, PARAMETERS, Parameter, with_values
 from kvcast.fitted.runs import METRICS, ServerRun
@@ -24,6 +24,7 @@ from sim.scenario import Scenario
 from workloads.errors import InputError
 
 LEAST_REQUESTS = 64
+RESAMPLES = 400
 STATS: dict[str, Callable[[np.ndarray], Any]] = {
     "mean": np.mean,
     "median": np.median,

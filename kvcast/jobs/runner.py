@@ -45,7 +45,8 @@ PACKAGES = ("kvcast", "sim", "workloads", "calibrate")
 WITH_FOLDER = ("run", "plan", "sweep", "ask")
 """Commands that keep what they find in a folder, --out."""
 PREPARE = "KVCAST_PREPARE"
-"""Environment variable that `kvcast dashboard` sets: compute the example's plan before anybody asks."""
+"""Environment variable that `kvcast dashboard` sets, unless it is there: compute the example's plan before anybody
+asks."""
 LIMIT_S, LOOK_S = 900, 0.25
 MEMORY_LIMIT_BYTES = 16 << 30
 FILE_LIMIT_BYTES = 4 << 30

@@ -11,5 +11,19 @@ from kvcast.observed.assumed import as_scenario
 from kvcast.observed.counted import Seen, seen
 from kvcast.observed.page import Page, is_series, parsed, saved, series
 from kvcast.observed.server import watch
+from kvcast.observed.watched import Watched, logged, scraped
 
-__all__ = ["Page", "Seen", "as_scenario", "is_series", "parsed", "saved", "seen", "series", "watch"]
+__all__ = [
+    "Page",
+    "Seen",
+    "Watched",
+    "as_scenario",
+    "is_series",
+    "logged",
+    "parsed",
+    "saved",
+    "scraped",
+    "seen",
+    "series",
+    "watch",
+]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,8 +123,8 @@ def is_series(path: Path) -> bool:
         return file.read().rstrip().endswith(END_MARK) and _stamp(head) is not None
 
 
-def series(path: Path) -> list[tuple[float, Page]]:
-    """(seconds, page) of at most MOST_PAGES moments, in order. Raises InputError for a line that is no sample with a
+def series(path: Path, most: int = MOST_PAGES) -> list[tuple[float, Page]]:
+    """(seconds, page) of at most so many moments, in order. Raises InputError for a line that is no sample with a
     timestamp, or for fewer than two moments."""
     if path.stat().st_size > SERIES_BYTES:
         raise InputError(f"{path}: more than {SERIES_BYTES >> 30} GiB, expected metrics pages over time")
@@ -137,12 +137,21 @@ def series(path: Path) -> list[tuple[float, Page]]:
     if len(moments) < 2:
         raise InputError(f"{path}: all samples of one moment, expected pages over time")
     every = sorted(moments)
-    step = (len(every) - 1) / (min(MOST_PAGES, len(every)) - 1)
-    kept: dict[float, list[str]] = {every[round(i * step)]: [] for i in range(min(MOST_PAGES, len(every)))}
+    step = (len(every) - 1) / (min(most, len(every)) - 1)
+    kept: dict[float, list[str]] = {every[round(i * step)]: [] for i in range(min(most, len(every)))}
     for _, line in _samples(path):
         if (lines := kept.get(_stamp(line) or 0.0)) is not None:
             lines.append(line.decode("utf-8", "replace"))
     return [(at_s, parsed("".join(lines), str(path))) for at_s, lines in kept.items()]
+
+
+def paged(lines: Iterable[str], source: str) -> list[tuple[float, Page]]:
+    """The same of lines that are at hand, all of them."""
+    kept: dict[float, list[str]] = defaultdict(list)
+    for line in lines:
+        if not line.startswith("#"):
+            kept[_stamp(line.encode()) or 0.0].append(line)
+    return [(at_s, parsed("\n".join(kept[at_s]), source)) for at_s in sorted(kept)]
 
 
 def _samples(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -86,20 +86,21 @@ def chosen(key: str, options: list[Any]) -> None:
 # -- Back --------------------------------------------------------------------------------------------------------------
 
 
-def written(params: Mapping[str, str]) -> None:
-    """Keep the browser's address at these parameters."""
+def written(params: Mapping[str, str], name: str = "address") -> None:
+    """Keep the browser's address at these parameters. name: the session key that remembers them; the first page has one
+    of its own."""
     state = st.session_state
     if st.query_params.to_dict() != params:
         st.query_params.from_dict(params)
-    if state.get("address") != params:
-        state["address"], state["address.at_s"] = dict(params), time.monotonic()
+    if state.get(name) != params:
+        state[name], state[f"{name}.at_s"] = dict(params), time.monotonic()
 
 
-def gone_back() -> bool:
+def gone_back(kept: Mapping[str, Any], name: str = "address") -> bool:
     """Whether the browser has another address than the page wrote, and nobody has touched anything: its Back or
-    Forward. A request that was on its way when the page wrote is none."""
+    Forward. A request that was on its way when the page wrote is none. kept: what the fields held then."""
     state = st.session_state
-    if "address" not in state or st.query_params.to_dict() == state["address"]:
+    if name not in state or st.query_params.to_dict() == state[name]:
         return False
-    touched = any(state.get(key) != value for key, value in state.get("kept", {}).items() if key in state)
-    return not touched and time.monotonic() - state["address.at_s"] > RACE_S
+    touched = any(state.get(key) != value for key, value in kept.items() if key in state)
+    return not touched and time.monotonic() - state[f"{name}.at_s"] > RACE_S

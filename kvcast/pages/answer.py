@@ -165,8 +165,9 @@ def growth(plan: Document) -> None:
     left, right = st.columns(2, vertical_alignment="center")
     plot(left, figures.growth(plan), TERMS["growth"])
     right.dataframe(growth_rows(plan), hide_index=True, width="stretch")
-    if any(row["advised"] for row in plan["growth"]):
-        right.caption(plain(f"With advice: {plan['advice'][0]['change']}."))
+    advised = plan["growth"][0]["advised"]
+    if advised:
+        right.caption(plain(f"With advice: {advised['change']}."))
 
 
 def growth_rows(plan: Document) -> list[dict[str, str]]:

@@ -8,6 +8,7 @@ a bound by arithmetic at once, fleets as they are judged, the headline, the rest
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from typing import Any
@@ -19,9 +20,9 @@ from kvcast.asking import bound, words
 from kvcast.asking.card import first
 from kvcast.asking.question import Asked, Question
 from kvcast.config import scenario_from_doc
-from kvcast.jobs import example, link
-from kvcast.jobs.runner import Job, Runner
-from kvcast.pages import ask_card, ask_form, ask_words, results, shell
+from kvcast.jobs import allowed, example, link
+from kvcast.jobs.runner import Job, Runner, without_paths
+from kvcast.pages import address, ask_card, ask_form, ask_words, results, share, shell
 from kvcast.pages.ask_words import Words
 from kvcast.pages.edit import settings
 from kvcast.pages.results import plain
@@ -40,6 +41,8 @@ FOLDS: Mapping[str, tuple[str, str, str]] = {
     "All settings": ("Plan", "Open them all", "every setting of the scenario underneath, and other pages on it"),
 }
 """Title -> the page it opens, the button, and what is there."""
+LINK = "ask.link"
+ELSEWHERE = "The run that this link names is not on this server, or no longer; below is the example."
 CHANGED = "The question has changed since this answer"
 
 
@@ -50,22 +53,25 @@ def show(pages: Mapping[str, Any], came_from: str) -> None:
     _place(str(runner.root))
     _open(runner, came_from)
     state = st.session_state
-    asked, pressed = ask_form.draw(runner)
+    top = st.container(horizontal=True, horizontal_alignment="distribute")
+    asked, pressed = ask_form.draw(runner, top)
     problem, question = "", None
     try:
         question = ask_form.checked(asked)
         found = _bound(question)
     except InputError as error:
         problem, found = str(error), None
-    state["ask.words"] = asked
+    if pressed or asked != state["ask.words"]:
+        state["ask.of_link"] = ""  # what was wrong with the address is of no use any more
+    state["ask.words"], state["ask.kept"] = asked, ask_form.held()
     if question is not None and pressed:
         start(runner, asked)
     _settle(runner, asked if question is not None else {})
-    _share(asked)
+    _share(runner, asked, top, pages)
     if problem:
         st.error(plain(problem), icon=":material/error:")
-    elif state["ask.problem"]:
-        st.error(plain(state["ask.problem"]), icon=":material/error:")
+    elif told := state["ask.of_link"] or state["ask.problem"]:
+        st.error(plain(told), icon=":material/error:")
     pending: Job | None = state["ask.pending"]
     shown: Job | None = state["ask.shown"]
     if pending is not None:
@@ -94,22 +100,24 @@ def _open(runner: Runner, came_from: str) -> None:
     """A new session, and one whose address was changed by the browser, asks what its address says."""
     state, params = st.session_state, st.query_params.to_dict()
     if "ask.words" not in state:
-        state.update({"ask.words": {}, "ask.pending": None, "ask.shown": None, "ask.problem": "", "ask.link": None})
-    elif came_from != "Ask" and not params:
-        ask_form.adopt(state["ask.words"])
-        return
-    if params == state["ask.link"]:
-        if "ask.use" not in state:
+        state.update({"ask.words": {}, "ask.pending": None, "ask.shown": None, "ask.problem": "", "ask.of_link": ""})
+    elif not (
+        address.gone_back(state.get("ask.kept", {}), LINK)
+        if came_from == "Ask"
+        else params not in ({}, state.get(LINK))
+    ):
+        if came_from != "Ask" or "ask.use" not in state:  # Streamlit forgets the fields of a page that is not drawn
             ask_form.adopt(state["ask.words"])
         return
-    job = runner.find_asked(params.pop(link.JOB, ""))
-    state["ask.problem"] = ""
+    named = params.pop(link.JOB, "")
+    job = runner.find_asked(named)
+    state["ask.problem"], state["ask.of_link"] = "", ELSEWHERE if named and job is None and not params else ""
     try:
         asked = {**params} if params else dict(example.QUESTION)
-        ask_words.question(asked, ask_form.inputs.policies(), ask_form.choices.own_models())
+        ask_words.question(asked, ask_form.inputs.policies(), allowed.models())
         ask_form.adopt(asked)
     except (InputError, ValueError) as error:
-        state["ask.problem"], asked = str(error), dict(example.QUESTION)
+        state["ask.of_link"], asked = str(error), dict(example.QUESTION)
         ask_form.adopt(asked)
     state["ask.words"], state["ask.pending"] = asked, None
     state["ask.shown"] = job if job is not None and job.done else None
@@ -144,17 +152,24 @@ def _settle(runner: Runner, asked: Words) -> None:
             state["ask.shown"], state["ask.problem"] = job, ""
 
 
-def _share(asked: Words) -> None:
-    """The address is the question, and names the answer on show where that is of another one."""
+def _share(runner: Runner, asked: Words, place: Any, pages: Mapping[str, Any]) -> None:
+    """The address is the question, and names the answer on show where that is of another one. A scenario that is
+    loaded opens with all its settings."""
     state = st.session_state
     params = ask_words.query(asked, example.QUESTION)
     for job in (state["ask.pending"], state["ask.shown"]):
         if job is not None and job.command != _command(asked):
             params[link.JOB] = job.key
             break
-    if st.query_params.to_dict() != params:
-        st.query_params.from_dict(params)
-    state["ask.link"] = params
+    address.written(params, LINK)
+    with place.popover(share.LABEL):
+        share.runs()
+        share.link_to("to this question", params)
+        share.command("the same card", without_paths(ask_words.command(asked), runner.root))
+        share.load("ask.scenario", lambda problem: state.update({"ask.of_link": problem, "ask.loaded": not problem}))
+    if state.pop("ask.loaded", False):
+        shell.fresh()
+        st.switch_page(pages["Plan"])
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
@@ -174,7 +189,7 @@ def _stream(runner: Runner, job: Job) -> None:
     shell.progress(runner, job)
     cards = [one["card"] for one in told if "card" in one]
     if cards:
-        ask_card.show(cards[-1], _apply_in(runner), settled=False)
+        ask_card.show(_without_paths(runner, cards[-1]), _apply_in(runner), settled=False)
         return
     for one in told:
         if one["stage"] == "bound":
@@ -189,10 +204,10 @@ def _first(found: Mapping[str, Any]) -> None:
 
 
 def _answer(runner: Runner, job: Job, asked: Words, pages: Mapping[str, Any]) -> None:
-    card = job.document()
+    card = _without_paths(runner, job.document())
     if job.command != _command(asked):
         told, back = st.columns([5, 1], vertical_alignment="center")
-        told.info(f"{CHANGED}, which is of: {plain(_said(job))}", icon=":material/edit:")
+        told.info(f"{CHANGED}, which is of: {plain(_said(runner, job))}", icon=":material/edit:")
         if back.button("Back to it", width="stretch", on_click=_return_to, args=(job,), key="ask.back"):
             st.rerun()
     ask_card.show(card, _apply_in(runner), settled=True)
@@ -212,8 +227,14 @@ def _prepared(runner: Runner, job: Job, about: Mapping[str, Any]) -> None:
         st.rerun()
 
 
-def _said(job: Job) -> str:
-    return ask_words.command(ask_words.words_of(job.command[1:]))
+def _said(runner: Runner, job: Job) -> str:
+    return without_paths(ask_words.command(ask_words.words_of(job.command[1:])), runner.root)
+
+
+def _without_paths(runner: Runner, card: Mapping[str, Any]) -> dict[str, Any]:
+    """The card with an uploaded config.json by its file's name."""
+    shown: dict[str, Any] = json.loads(without_paths(json.dumps(card), runner.root))
+    return shown
 
 
 def _return_to(job: Job) -> None:
@@ -249,10 +270,10 @@ def _folds(runner: Runner, job: Job, card: Mapping[str, Any], pages: Mapping[str
             line, button = st.columns([5, 1], vertical_alignment="center")
             line.markdown(plain(f"{told[:1].upper()}{told[1:]}.") + _more(title, card))
             if button.button(label, key=f"ask.fold.{title}", width="stretch"):
-                _look(card)
+                _look(job.document())
                 st.switch_page(pages[page])
     with st.expander("Where the numbers come from"):
-        _sources(job, card)
+        _sources(runner, job, card)
 
 
 def _more(title: str, card: Mapping[str, Any]) -> str:
@@ -276,7 +297,7 @@ def _look(card: Mapping[str, Any]) -> None:
     settings.adopt(scenario_from_doc(tomllib.loads(card["plan"]["scenario"]), "the answer"))
 
 
-def _sources(job: Job, card: Mapping[str, Any]) -> None:
+def _sources(runner: Runner, job: Job, card: Mapping[str, Any]) -> None:
     document = dict(card)
     asked = card["question"]
     lines = [
@@ -286,7 +307,7 @@ def _sources(job: Job, card: Mapping[str, Any]) -> None:
         words.again(document),
     ]
     st.markdown("\n".join(f"- {plain(line)}" for line in lines))
-    st.code(_said(job), language="bash", wrap_lines=True)
+    st.code(_said(runner, job), language="bash", wrap_lines=True)
     left, right = st.columns(2)
     left.download_button(
         "card.json", text.to_json(card), "card.json", "application/json", on_click="ignore", width="stretch"

@@ -30,7 +30,7 @@ STATES = {  # word of an answer -> how it looks
 
 def show(card: Document, apply: Apply, settled: bool) -> None:
     """settled: whether everything of it is known."""
-    st.subheader(plain(words.title(dict(card))))
+    st.header(plain(words.title(dict(card))))
     _headline(card)
     _lines(card, settled)
     _cautions(card)
@@ -69,12 +69,14 @@ def _headline(card: Document) -> None:
     verb = "Meets, and recovers from a burst." if found["recovers"] else f"{found['word'].capitalize()}."
     runs = "one run" if found["runs"] == 1 else f"{found['runs']} independent runs"
     limits = " and ".join(f"{name} ≤ {text.seconds(asked[key])}" for key, name in words.NAMES.items() if asked.get(key))
-    st.markdown(f":{colour}[{icon} **{plain(verb)}**] {plain(f'{limits}, over {runs}; {words.basis(dict(card))}.')}")
+    basis = words.basis(dict(card)).replace("+- ", "±")
+    told = plain(f"{limits}, over {runs}; {basis}.")
+    st.markdown(f":{colour}[{icon} **{plain(verb)}**] {told}")
 
 
 def _places() -> list[Any]:
     """Four in a row, or two where the page is narrow."""
-    left, right = (column.container(horizontal=True) for column in st.columns(2))
+    left, right = (column.container(horizontal=True, height="stretch") for column in st.columns(2))
     return [left, left, right, right]
 
 
@@ -121,10 +123,18 @@ def _lines(card: Document, settled: bool) -> None:
 
 def _cautions(card: Document) -> None:
     """What makes the answer doubtful, beside it and not in a fold."""
+    lines = []
     for line in words.cautions(dict(card)):
         kind, _, told = line.partition(": ")
         icon = ":orange[:material/warning:]" if kind == "caution" else ":material/info:"
-        st.markdown(f":small[{icon} {plain(told[:1].upper() + told[1:])}]")
+        lines.append(f":small[{icon} {plain(_sentence(told))}]")
+    if lines:
+        st.markdown("  \n".join(lines))
+
+
+def _sentence(told: str) -> str:
+    """Begun with a capital, unless its first word is a name, as roofline:l4."""
+    return told[:1].upper() + told[1:] if told.split(" ", 1)[0].isalpha() else told
 
 
 def _helps(card: Document, apply: Apply) -> None:
@@ -152,7 +162,7 @@ def _way_out(card: Document, apply: Apply, settled: bool) -> None:
 
 def _row(key: str, line: str, label: str, flags: Sequence[str], settings: Sequence[str], apply: Apply) -> None:
     told, button = st.columns([6, 1], vertical_alignment="center")
-    told.markdown(plain(line[:1].upper() + line[1:]))
+    told.markdown(plain(_sentence(line)))
     if (flags or settings) and button.button(
         label, key=f"ask.{key}", on_click=apply, args=(flags, settings), width="stretch", help=plain(line)
     ):

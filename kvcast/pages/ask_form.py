@@ -3,7 +3,7 @@
 The one idea: the fields say the words of `kvcast ask` (kvcast.pages.ask_words) and nothing else; an empty size is the
 use's own, which stands in the empty field.
 
-    >>> adopt({"use": "chat", "users": "300"}); words = draw(runner)
+    >>> adopt({"use": "chat", "users": "300"}); words = draw(runner, st)
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import streamlit as st
 from calibrate.memory import WIDTHS
 from kvcast.asking.question import Asked, model_named
 from kvcast.asking.uses import USES
+from kvcast.jobs import allowed
 from kvcast.jobs.runner import Runner
 from kvcast.pages.ask_words import LOADS, SET, Words, parsed, question
 from kvcast.pages.edit import choices, inputs
@@ -29,6 +30,11 @@ LOAD_NAMES = dict(zip(LOADS, ("users at once", "sessions a day", "requests a sec
 SIZES = {"system": "System prompt + tools", "input": "New tokens a turn", "output": "Answer"}
 DEFAULT, ANY_WIDTH = "default", "those that may do"
 DAY_HOURS = 8.0
+FIELDS = (
+    *("mode", "use", "load", "amount", "gpus", *SIZES, "model", "weights", "kv", "gpu", "price", "tp"),
+    *("ttft", "tpot", "for", "hours", "router", "seeds", "most", "recover", SET),
+)
+"""The fields' keys, as `key` has them."""
 
 
 def key(name: str) -> str:
@@ -63,11 +69,17 @@ def adopt(words: Words) -> None:
     state[key("note")] = ""
 
 
+def held() -> dict[str, Any]:
+    """What the fields hold, and that the button is not pressed: what differs next time was touched."""
+    state = st.session_state
+    return {name: state[name] for name in map(key, FIELDS) if name in state} | {key("go"): False}
+
+
 def _adopt_model(model: str) -> None:
     """A config.json by its path, or a name as the list has it."""
     state = st.session_state
     state[key("config")] = ""
-    if model in choices.own_models():
+    if model in allowed.models():
         state[key("model")] = model
     elif "config" in (found := model_named(model)):
         state[key("model")], state[key("config")] = choices.CONFIG, model
@@ -76,11 +88,11 @@ def _adopt_model(model: str) -> None:
         state[key("model")] = known.get(found["name"].lower(), choices.CONFIG)
 
 
-def draw(runner: Runner) -> tuple[dict[str, str], bool]:
-    """Draw every field; what they say, and whether the button was pressed."""
+def draw(runner: Runner, top: Any) -> tuple[dict[str, str], bool]:
+    """Draw every field, the first one in the row `top`; what they say, and whether the button was pressed."""
     state = st.session_state
     mode = (
-        st.segmented_control(
+        top.segmented_control(
             "Question", [NEED, REACH], key=key("mode"), required=True, label_visibility="collapsed", width="content"
         )
         or NEED
@@ -98,7 +110,7 @@ def draw(runner: Runner) -> tuple[dict[str, str], bool]:
 
 def _who(mode: str, use: Any) -> dict[str, str]:
     """Use, load and sizes."""
-    places = st.columns([1.4, 1.2, 1, 1.2, 1.1, 0.9], vertical_alignment="bottom")
+    places = st.columns([2, 1.75, 1.2, 1.55, 1.42, 0.8], vertical_alignment="bottom")  # nothing is cut at 1024 px
     name = select(
         places[0],
         "Use case",
@@ -157,9 +169,9 @@ def _another_use() -> None:
 
 
 def _what(runner: Runner) -> dict[str, str]:
-    """Model, precision, GPU, price and layout; none of them changes another, but a price stays with its GPU."""
+    """Model, precision, GPU and price; none of them changes another, but a price stays with its GPU."""
     state, known = st.session_state, choices.gpus()
-    places = st.columns([1.8, 0.8, 0.8, 1.6, 1, 0.9], vertical_alignment="bottom")
+    places = st.columns([2.3, 0.9, 0.95, 2, 1.15], vertical_alignment="bottom")
     model = select(places[0], "Model", choices.models(), key("model"), help="type to search published checkpoints")
     weights = select(places[1], "Weights", list(DTYPES), key("weights"))
     kv = select(places[2], "KV cache", [DEFAULT, *KV_DTYPES], key("kv"), help="default: what the weights come with")
@@ -174,21 +186,13 @@ def _what(runner: Runner) -> dict[str, str]:
         placeholder="none",
         help="yours, of one GPU; kvcast has no prices. It stays with its GPU; those of others are under More.",
     )
-    widths = dict.fromkeys([ANY_WIDTH, *map(str, WIDTHS), state[key("tp")]])
-    tp = select(places[5], "GPUs a replica", list(widths), key("tp"), help="tensor parallel")
     state[key("priced")] = gpu
     listed = {name: usd for name, usd in state[key("prices")].items() if name != gpu}
     state[key("prices")] = listed if price is None else {**listed, gpu: price}
     if model == choices.CONFIG:
         _config(runner)
         model = state[key("config")]
-    return {
-        "model": model,
-        "weights": weights,
-        "kv": "" if kv == DEFAULT else kv,
-        "gpu": gpu,
-        "tp": "" if tp == ANY_WIDTH else tp,
-    }
+    return {"model": model, "weights": weights, "kv": "" if kv == DEFAULT else kv, "gpu": gpu}
 
 
 def _config(runner: Runner) -> None:
@@ -210,17 +214,20 @@ def _another_gpu() -> None:
 
 
 def _within(mode: str) -> tuple[bool, dict[str, str]]:
-    """Limits, and the button."""
-    places = st.columns([1.2, 1.3, 1, 1.2], vertical_alignment="bottom")
+    """GPUs a replica, limits, and the button."""
+    *places, last = st.columns([1.25, 1.25, 1.5, 1.1, 1.2], vertical_alignment="bottom")
+    widths = dict.fromkeys([ANY_WIDTH, *map(str, WIDTHS), st.session_state[key("tp")]])
+    tp = select(places[0], "GPUs a replica", list(widths), key("tp"), help="tensor parallel")
     ttft = number(
-        places[0], "First token within (s)", 0.001, None, key("ttft"), step=0.1, format="%g", placeholder="no limit"
+        places[1], "First token within (s)", 0.001, None, key("ttft"), step=0.1, format="%g", placeholder="no limit"
     )
     tpot = number(
-        places[1], "Then each token within (ms)", 0.01, None, key("tpot"), step=5.0, format="%g", placeholder="no limit"
+        places[2], "Then each token within (ms)", 0.01, None, key("tpot"), step=5.0, format="%g", placeholder="no limit"
     )
-    share = number(places[2], "For % of requests", 0.1, 100.0, key("for"), step=1.0, format="%g")
-    pressed = places[3].button(GO[mode], type="primary", width="stretch", key=key("go"))
+    share = number(places[3], "For % of requests", 0.1, 100.0, key("for"), step=1.0, format="%g")
+    pressed = last.button(GO[mode], type="primary", width="stretch", key=key("go"))
     return pressed, {
+        "tp": "" if tp == ANY_WIDTH else tp,
         "ttft": f"{told(ttft)}s" if ttft is not None else "",
         "tpot": f"{told(tpot)}ms" if tpot is not None else "",
         "for": f"{told(share)}%",
@@ -284,5 +291,5 @@ def checked(words: Words) -> Any:
         raise InputError("upload a config.json, or choose a model by its name")
     if not (words.get("ttft") or words.get("tpot")):
         raise InputError("expected a limit: First token within, or Then each token within")
-    files = [*choices.own_models(), *([state[key("config")]] if state[key("config")] else [])]
+    files = [*allowed.models(), *([state[key("config")]] if state[key("config")] else [])]
     return question(words, inputs.policies(), files)

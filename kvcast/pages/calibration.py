@@ -23,6 +23,7 @@ from kvcast.pages.shell import Page, of_a_run
 from kvcast.present.profile_diff import STEPS
 from kvcast.present.profile_report import calibration_lines, is_calibrated
 from kvcast.present.terms import TERMS
+from kvcast.present.verdict import model_of
 from kvcast.present.verdict_text import EXTRAPOLATED_LIMIT
 from kvcast.store.runs import Run
 from kvcast.trust import accuracy, step_fit
@@ -123,7 +124,7 @@ def _cards(run: Run, basis: Basis) -> None:
         plain(
             f"{profile.device['name']}, {profile.memory_gib:g}"
             f" GiB{f', {profile.tensor_parallel} GPUs a replica' if profile.tensor_parallel > 1 else ''};"
-            f" {run.scenario.model.name}, {profile.dtype} weights, {run.scenario.model.kv_dtype} KV; hash"
+            f" {model_of(run.scenario)}, {profile.dtype} weights, {run.scenario.model.kv_dtype} KV; hash"
             f" {s['profile_hash'].removeprefix('sha256:')[:12]}"
         ),
         help=plain(TERMS["profile"]),

@@ -15,6 +15,7 @@ from kvcast.pages.address import VARIANTS
 from kvcast.pages.edit import settings
 from kvcast.pages.edit.plain import plain
 from kvcast.pages.judging import scenario_of
+from kvcast.present.verdict import model_of
 from kvcast.scenario.gpu_prices import gpu_of
 from kvcast.studies import named_variants
 from sim.scenario import Scenario
@@ -63,7 +64,7 @@ def offer(toml: str) -> None:
     for letter, scenario in kept.items():
         row = st.container(horizontal=True, vertical_alignment="center", gap="small")
         row.markdown(
-            plain(f"{letter}: {fleet_of(scenario)}, {scenario.model.name}{_differs(scenario, first)}"), width="content"
+            plain(f"{letter}: {fleet_of(scenario)}, {model_of(scenario)}{_differs(scenario, first)}"), width="content"
         )
         row.button(
             "Show",

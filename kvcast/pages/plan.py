@@ -40,7 +40,7 @@ from kvcast.pages.results import plain
 from kvcast.pages.shell import Page, of_a_run
 from kvcast.planner.load import closed_load, unit_of
 from kvcast.present.terms import TERMS
-from kvcast.present.verdict import MET, OPEN, Verdict, deciding, planned, verdict
+from kvcast.present.verdict import MET, OPEN, Verdict, deciding, model_of, planned, verdict
 from kvcast.scenario.toml import dumps
 from kvcast.store.runs import Run
 from sim.scenario import Scenario
@@ -102,7 +102,7 @@ def question(run: Run) -> str:
     s, scenario = run.summary, run.scenario
     cache = f"prefix cache {scenario.cache.policy}" if scenario.cache.enabled else "prefix cache off"
     return (
-        f"{s['name']}: {_load(s, scenario)} of {scenario.model.name}, {scenario.cluster.router} router, {cache},"
+        f"{s['name']}: {_load(s, scenario)} of {model_of(scenario)}, {scenario.cluster.router} router, {cache},"
         f" {s['engine_semantics']}, seed {s['seed']}"
     )
 

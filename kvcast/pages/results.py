@@ -82,7 +82,7 @@ def mark_of(s: Document) -> str:
 
 def _four_places() -> list[Any]:
     """Four in a row, or two where the page is narrow."""
-    left, right = (column.container(horizontal=True) for column in st.columns(2))
+    left, right = (column.container(horizontal=True, height="stretch") for column in st.columns(2))
     return [left, left, right, right]
 
 

@@ -19,14 +19,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
 
 import streamlit as st
 
 from kvcast.config import scenario_from_doc
-from kvcast.jobs import link, opened
-from kvcast.jobs.runner import CANCELLED, Job, Runner
-from kvcast.pages import address, ask_words, judging, results
+from kvcast.jobs import link
+from kvcast.jobs.runner import CANCELLED, Job, Runner, without_paths
+from kvcast.pages import address, ask_words, judging, results, share
 from kvcast.pages.edit import inputs, settings
 from kvcast.pages.edit.inputs import Asked
 from kvcast.store.runs import Run, load_run
@@ -99,12 +98,14 @@ def of_a_run(show: Callable[[Page, Run], None]) -> Callable[[Page], None]:
     return shown
 
 
-def begin() -> Page:
-    """Draw the sidebar and find out what is on show. Once in every pass, before the page."""
+def begin(turned: bool) -> Page:
+    """Draw the sidebar and find out what is on show. Once in every pass, before the page. turned: whether another page
+    was drawn before; the navigation's links have no parameters, and the settings stay."""
     job: Job | None
     runner = the_runner()
     state = st.session_state
-    first = "base" not in state or address.gone_back()
+    linked = not turned or bool(st.query_params)
+    first = "base" not in state or (linked and address.gone_back(state.get("kept", {})))
     if first:
         _open(runner)
     st.html(LAYOUT)
@@ -167,21 +168,14 @@ def _open(runner: Runner) -> None:
 def _share(page: Page) -> None:
     """Keep the browser's address a link to what is on show, and offer every other way out and in."""
     scenario = page.asked.scenario
-    with st.sidebar.popover("Share or load", width="stretch"):
-        if runs := opened.listed():
-            st.markdown("**Runs** :gray[that this server was started with]")
-            st.markdown("\n".join(f"- [{results.plain(name)}](/?{link.JOB}={key})" for name, key in runs.items()))
+    with st.sidebar.popover(share.LABEL, width="stretch"):
+        share.runs()
         if scenario is not None:
             params, why_not = _link(page, scenario)
             params |= address.given()
             address.written(params)
-            st.markdown("**Link** :gray[to these settings; the browser's address is the same]")
-            if why_not:
-                st.caption(results.plain(why_not))
-            else:
-                st.code(f"{_address()}?{urlencode(params)}", language=None)
-            st.markdown("**Command line** :gray[the same summary.json, byte for byte]")
-            st.code(link.command(scenario, settings.demo()), language="bash", wrap_lines=True)
+            share.link_to("to these settings", params, why_not)
+            share.command("the same summary.json, byte for byte", link.command(scenario, settings.demo()))
             st.download_button(
                 "Download scenario.toml",
                 results.portable(page.asked.toml),
@@ -190,20 +184,7 @@ def _share(page: Page) -> None:
                 width="stretch",
                 on_click="ignore",
             )
-        st.file_uploader(
-            "Load a scenario.toml",
-            "toml",
-            key="scenario.upload",
-            on_change=_load,
-            max_upload_size=1,
-            help="its settings become the page's; it may not name files of the server or classes of your own",
-        )
-
-
-def _address() -> str:
-    """The page's address as the browser writes it."""
-    parts = urlsplit(st.context.url or "")
-    return parts._replace(path=parts.path or "/", query="", fragment="").geturl()
+        share.load("scenario.upload", lambda problem: st.session_state.update(problem=problem))
 
 
 def _link(page: Page, scenario: Scenario) -> tuple[dict[str, str], str]:
@@ -217,18 +198,6 @@ def _link(page: Page, scenario: Scenario) -> tuple[dict[str, str], str]:
         return found | ({link.SEED: str(scenario.seed)} if key and not found else {}) | key, ""
     except InputError as error:
         return ({link.JOB: job.key} if job is not None else {}), str(error)
-
-
-def _load() -> None:
-    """Make the page say what the uploaded scenario says."""
-    state = st.session_state
-    upload, state["problem"] = state["scenario.upload"], ""
-    if upload is None:
-        return
-    try:
-        settings.adopt(link.scenario_in(upload.getvalue(), upload.name, inputs.policies()))
-    except InputError as error:
-        state["problem"] = str(error)
 
 
 def start(runner: Runner, scenario_toml: str) -> None:
@@ -300,7 +269,8 @@ def _changed(page: Page) -> str:
     changes = link.changes(page.asked.scenario, judging.scenario_of(page.shown_toml))
     told = [f"{key} {before} → {now}" if before else f"{key} {now}" for key, before, now in changes[:CHANGES_TOLD]]
     more = len(changes) - len(told)
-    return f"Changed: {', '.join(told)}{f' and {more} more' if more else ''}." if told else ""
+    line = f"Changed: {', '.join(told)}{f' and {more} more' if more else ''}." if told else ""
+    return without_paths(line, page.runner.root)
 
 
 def result(page: Page, place: Any, *command: str, label: str) -> Job | None:

@@ -27,6 +27,7 @@ def describe(found: dict[str, Any]) -> str:
     lines += ["", "left as they are"] if found["refused"] else []
     lines += [f"  {key}: {why}" for key, why in found["refused"].items()]
     lines += ["", "held out (no request of it was fitted)", errors(found["held_out"])]
+    lines += watched(found["watched"]) if "watched" in found else []
     if rows and not found["improves"]:
         lines += ["", "the half that was not fitted is met no better: the scenario stays as it is, nothing is written"]
     return "\n".join(lines)
@@ -46,6 +47,30 @@ def errors(rows: list[dict[str, Any]]) -> str:
         for row in rows
     ]
     return text.table(["", "measured", "error before", "error after", "95 % of after"], table, left=1)
+
+
+def watched(found: dict[str, Any]) -> list[str]:
+    """What the server said of itself meanwhile."""
+    hits = {who: "unknown" if rate is None else text.percent(rate) for who, rate in found["hit_rate"].items()}
+    how = "time between output tokens" if found["by_gaps"] else "requests running over output tokens a second"
+    table = [
+        [
+            f"{row['running']:,.1f}",
+            f"{row['waiting']:,.1f}",
+            text.seconds(row["measured_s"]),
+            signed(row["before"]),
+            signed(row["after"]),
+        ]
+        for row in found["curve"]
+    ]
+    head = ["running", "waiting", "measured", "error before", "error after"]
+    return [
+        "",
+        f"{found['source']}: hit rate {hits['measured']}, simulated {hits['simulated']}",
+        f"{how}, by the batch (nothing is fitted to it)",
+        *([text.table(head, table)] if table else []),
+        *found["notes"],
+    ]
 
 
 def signed(share: float) -> str:

@@ -50,7 +50,7 @@ def assumptions(run: Run) -> list[str]:
         ("workload", s["workload"]),
         ("requests", f"{text.count(s['arrived'])} arrived: {fates(dict(s), is_mix(scenario))}"),
         ("limits", limits(scenario.slo)),
-        ("model", f"{scenario.model.name}, weights {scenario.model.dtype}, KV {scenario.model.kv_dtype}"),
+        ("model", f"{verdict.model_of(scenario)}, weights {scenario.model.dtype}, KV {scenario.model.kv_dtype}"),
         ("fleet", f"{verdict.fleet_of(s)}, {scenario.cluster.router} routing, {cache}"),
         ("engine", s["engine_semantics"]),
         ("seed", str(s["seed"])),

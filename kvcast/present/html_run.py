@@ -31,7 +31,7 @@ def of_run(run: Run) -> str:
     parts = [
         html_page.heading(
             name,
-            f"{text.count(s['arrived'])} requests ({s['workload']}) on {run.scenario.model.name}; simulated, not"
+            f"{text.count(s['arrived'])} requests ({s['workload']}) on {verdict.model_of(run.scenario)}; simulated, not"
             f" measured, with kvcast {run.info['kvcast']} on {run.info['written_at'][:10]}",
         ),
         html_page.banner(found.state, found.headline, found.sentence, found.reasons, found.caution),

@@ -9,8 +9,10 @@ Only without limits or a target is there no verdict.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from kvcast import text
@@ -25,6 +27,7 @@ from sim.scenario import Scenario
 MET, MISSED, OPEN, UNKNOWN = "met", "missed", "not-shown", "unknown"
 STATES = {MEETS: (MET, "Meets the target."), MISSES: (MISSED, "Misses the target."), NOT_SHOWN: (OPEN, "Not shown.")}
 Document = Mapping[str, Any]
+UPLOAD = re.compile(r"[0-9a-f]{24}")
 
 
 @dataclass(frozen=True)
@@ -239,6 +242,15 @@ def fleet_of(document: Document) -> str:
         document["profile_provenance"]["device"]["name"],
     )
     return f"{replicas} × {gpu}" if gpus == 1 else f"{replicas} replica{'s' if replicas > 1 else ''} of {gpus} × {gpu}"
+
+
+def model_of(scenario: Scenario) -> str:
+    """The model's name; of a config.json its folder's beside it, unless that is a hash's of an upload."""
+    model = scenario.model
+    if model.config is None:
+        return model.name
+    *_, folder, name = ("", *PurePath(model.config).parts)
+    return name if not folder or UPLOAD.fullmatch(folder) else f"{folder}/{name}"
 
 
 def points(half: float) -> str:

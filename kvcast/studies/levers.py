@@ -164,7 +164,7 @@ def _another_width(given: Given) -> Made:
     own = given.scenario.hardware.profile
     return [
         given.change(
-            f"{gpus // new} replicas of {new} GPUs instead of {gpus // old} of {old}",
+            f"{gpus // new} {'replica' if gpus == new else 'replicas'} of {new} GPUs instead of {gpus // old} of {old}",
             {"hardware.tensor_parallel": new}
             | ({} if profile == own else {"hardware.profile": profile})
             | {"cluster.replicas": gpus // new},

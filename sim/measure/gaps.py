@@ -75,6 +75,8 @@ def parts(rec: Recording, groups: Sequence[np.ndarray], scale: float) -> Iterato
         for group, count in zip(groups, counts, strict=True):
             inside, count[steps:] = group[members], group[rec.gaps_request[gaps]]
             here = count[:steps]
+            if not steps:
+                continue
             _spanned(here, begin[inside], end[inside], 1.0)
             _spanned(here, leave[count[steps:] > 0], back[count[steps:] > 0], -1.0)
             np.cumsum(here, out=here)

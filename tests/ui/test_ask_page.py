@@ -10,6 +10,7 @@ from streamlit.testing.v1 import AppTest
 from kvcast import ask, text
 from kvcast.asking.question import question_of
 from kvcast.jobs import example
+from kvcast.pages import ask as page
 from kvcast.pages import ask_form, ask_words, shell
 from tests.ui.conftest import APP
 from workloads.errors import InputError
@@ -65,7 +66,7 @@ class Asking:
 
     def words(self):
         at = self.at
-        kinds = (at.markdown, at.caption, at.subheader, at.error, at.info, at.code)
+        kinds = (at.markdown, at.caption, at.header, at.error, at.info, at.code)
         return "\n".join(str(element.value) for kind in kinds for element in kind).replace("\\", "")
 
     def numbers(self):
@@ -208,12 +209,18 @@ def test_a_link_that_cannot_be_asked_is_one_line(words, line):
         ask_words.question(words, ("lru",))
 
 
-def test_a_bad_link_opens_the_example_and_says_why(folder, monkeypatch):
-    monkeypatch.setattr(example, "kept", lambda: None)
+def test_a_bad_link_opens_the_example_and_says_why_beside_its_answer(small, monkeypatch):
+    card = small.at.session_state["ask.shown"].document()
+    about = {"version": "0", "on": "2026-01-01", "words": ask_words.argv(example.QUESTION)}
+    monkeypatch.setattr(example, "kept", lambda: {**card, example.PREPARED: about})
+    placed = example.place(shared())
     asking = Asking(users="3", router="os:system")
     assert asking.field("amount") == 300.0
+    assert "Prepared with kvcast 0" in asking.words()
     (error,) = asking.at.error
     assert "router = 'os:system', expected one of" in error.value.replace("\\", "")
+    assert not asking.set("number_input", "amount", 301.0).at.error
+    placed.delete()
 
 
 def test_words_are_flags_and_flags_are_words():
@@ -234,6 +241,26 @@ def test_an_advice_takes_its_field_and_a_limit_comes_alone():
         "run.warmup_s=9",
     ]
     assert ask_words.applied(SMALL, ["--gpu", "b200", "--tp", "8"])["tpot"] == "100ms"
+
+
+def test_a_scenario_is_loaded_from_the_first_page_too(folder):
+    asking = Asking(**SMALL)
+    assert "kvcast ask --use=chat --users=60" in asking.words()
+    for content, says in ((b"nonsense", "not valid TOML"), (b"[workload]\npreset = 'rag'\n", None)):
+        asking.at.file_uploader(key="ask.scenario").set_value(("s.toml", content, "application/toml"))
+        asking.run()
+        errors = [e.value for e in asking.at.error]
+        assert (says is None) == (not errors), errors
+        assert says is None or says in errors[0]
+    assert asking.at.session_state["workload"] == "rag"
+    assert asking.at.session_state["page"] == "Plan", "all its settings are there"
+
+
+def test_an_uploaded_model_goes_by_its_files_name(folder):
+    path = shared().keep_upload("config.json", b"{}")
+    card = {"question": {"model": str(path)}, "command": f"kvcast plan --set model.config={path}"}
+    expected = {"question": {"model": "config.json"}, "command": "kvcast plan --set model.config=config.json"}
+    assert page._without_paths(shared(), card) == expected
 
 
 def test_every_use_has_its_usual_sizes():

@@ -100,10 +100,17 @@ ASKED = (
 )
 
 
+def answered(reader):
+    """The page with the answer to its question, asked for where nobody has yet."""
+    if not reader.metrics():
+        reader.press("How many GPUs?")
+    return reader.see("Where the numbers come from").rest()
+
+
 def test_a_question_is_asked_answered_and_gone_back_to(another_reader):
     reader = another_reader(ASKED)
     assert reader.page.locator("[data-testid=stSidebar]").count() == 0
-    reader.see("First bound").press("How many GPUs?").see("Where the numbers come from").rest()
+    answered(reader.see("First bound"))
     fleet, asked = reader.metrics()["Fleet"], reader.page.url
     assert fleet.endswith("× L4")
     reader.enter("Users at once", "61").see("The question has changed since this answer")
@@ -111,12 +118,40 @@ def test_a_question_is_asked_answered_and_gone_back_to(another_reader):
     reader.page.reload()
     reader.see("The question has changed since this answer")
     assert reader.page.get_by_label("Users at once", exact=True).input_value() == "61"
+    reader.page.wait_for_timeout(2_000)  # nobody goes back quicker than a request may be late
     reader.page.go_back()
     reader.gone("The question has changed since this answer")
     assert reader.page.url == asked
     reader.until(lambda: reader.metrics()["Fleet"], fleet)
     reader.click(reader.page.get_by_text("All settings")).press("Open them all").see("ask: chat, several turns")
     assert "/plan" in reader.page.url
+
+
+FOCUSED = (
+    """(e => e.ariaLabel || (/BUTTON|SUMMARY/.test(e.tagName) ? e.innerText.trim() : ''))(document.activeElement)"""
+)
+
+
+def test_the_answer_is_reached_by_keyboard(another_reader):
+    reader = another_reader(ASKED.replace("users=60", "users=59"))
+    keys = reader.page.keyboard
+
+    def tab_to(label):
+        for _ in range(40):
+            keys.press("Tab")
+            if reader.page.evaluate(FOCUSED).split("\n")[-1] == label:  # an icon's name goes first
+                return
+        raise AssertionError(f"Tab does not reach {label}")
+
+    tab_to("Users at once")
+    keys.type("60")
+    tab_to("How many GPUs?")
+    keys.press("Enter")
+    reader.see("Where the numbers come from").see("How many GPUs do 60 users need?").rest()
+    assert "users=60" in reader.page.url
+    tab_to("Where the numbers come from")
+    keys.press("Enter")
+    reader.see("kvcast ask --use=chat --users=60")
 
 
 def test_the_estimate_moves_when_a_class_is_edited(reader):
@@ -210,6 +245,15 @@ def test_back_and_forward_bring_the_settings(reader):
     reader.until(field.input_value, "3")
 
 
+def test_another_page_keeps_the_settings(reader):
+    reader.enter("Replicas", "3").enter("Target (%)", "90").see("The settings have changed since this run")
+    reader.page.wait_for_timeout(2_000)  # its address is none that a request may be late with
+    for name in ("Workload", "Timeline", "Plan"):
+        reader.go(name)
+        assert reader.page.get_by_label("Replicas", exact=True).first.input_value() == "3", name
+        assert "cluster.replicas=3" in reader.page.url
+
+
 def test_another_limit_is_another_verdict_at_once(reader):
     reader.see("Meets the target.").enter("TTFT ms, chat", "40").see("Misses the target.")
     assert "slo.classes.chat.ttft_s=0.04" in reader.page.url
@@ -260,7 +304,7 @@ def test_a_bad_trace_is_one_line_and_a_good_one_is_read_and_run(reader):
 
 CUT = """() => {
   const shown = [...document.querySelectorAll('.stApp [data-testid=stWidgetLabel] p, [data-testid=stMetricValue] div,'
-    + ' [data-testid=stMetricLabel] p, .stSidebar .stSelectbox [value], .stSidebar .stSelectbox input')];
+    + ' [data-testid=stMetricLabel] p, [data-testid=stSelectbox] [value], [data-testid=stSelectbox] input')];
   const cut = e => e.scrollWidth > e.clientWidth + 1 && e.getClientRects().length;
   return shown.filter(cut).map(e => e.innerText || e.value);
 }"""
@@ -303,8 +347,10 @@ def test_every_page_can_be_read_by_everybody(chromium, server, scheme):
         viewport={"width": 1440, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
     )
     reader = Reader(context.new_page(), server[0])
-    for path in PAGES:
+    for path in (*PAGES, ASKED):
         reader.open(path).rest()
+        if path == ASKED:
+            answered(reader)
         levels = reader.page.evaluate(HEADINGS)
         assert levels.count(1) == 1, path
         assert levels[0] == 1, path

@@ -168,7 +168,7 @@ def test_a_mix_that_shares_nothing_says_so_in_numbers(folder):
 def test_every_change_that_explain_tries_can_be_applied_and_changes_nothing_else(folder, monkeypatch):
     shown, adopted = inputs.Asked(settings.demo()).toml, []
     monkeypatch.setattr(apply, "adopt", lambda page, scenario: adopted.append(scenario))
-    page = shell.Page(shell.runner_of(str(folder)), inputs.Asked(settings.demo()), shown, None, None)
+    page = shell.Page(shell.runner_of(str(folder)), inputs.Asked(settings.demo()), shown, shown, None, None)
     given = scenario_from_doc(tomllib.loads(shown))
     run = api.resolve(api.windowed(given)).scenario
     for cause in ("other_replica", "evicted_policy", "evicted_memory", "partial_block"):

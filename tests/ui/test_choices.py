@@ -72,6 +72,9 @@ def test_a_config_of_ones_own_is_uploaded_and_run(session):
         words = session.words()
         assert says in words
         assert "/uploads/" not in words, "no path of the server"
+    words = session.press("Run").words()
+    assert " of config.json, round-robin router" in words, "and of no model that it is not"
+    assert "/uploads/" not in words
 
 
 def test_prices_are_one_list_that_the_plan_asks_for_by_gpu(session):

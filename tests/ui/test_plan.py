@@ -12,7 +12,7 @@ import pytest
 
 from kvcast import api
 from kvcast.jobs import runner
-from kvcast.pages import answer, apply, compare, plan_files, plan_question, results, shell
+from kvcast.pages import address, answer, apply, compare, plan_files, plan_question, results, shell
 from kvcast.pages.edit import inputs, settings
 from kvcast.planner import words
 from kvcast.present import numbers, verdict
@@ -440,7 +440,7 @@ def test_a_plan_is_found_again_from_its_own_answer():
 def test_a_change_without_keys_to_set_is_applied_from_its_scenario(shared, monkeypatch):
     shown, adopted = inputs.Asked(settings.demo()).toml, []
     monkeypatch.setattr(apply, "adopt", lambda page, scenario: adopted.append(scenario))
-    page = shell.Page(shared, inputs.Asked(settings.demo()), shown, None, None)
+    page = shell.Page(shared, inputs.Asked(settings.demo()), shown, shown, None, None)
     windowed = api.windowed(plan_question.with_settings(shown))
     reordered = with_classes(windowed, lambda c: replace(c, layers=tuple(reversed(c.layers))))
     for sets, scenario in (([], reordered), (["cluster.replicas=5"], windowed), (["cache.policy=lfu"], reordered)):
@@ -483,7 +483,7 @@ def test_candidates_are_a_table_with_the_reason_of_each():
 
 
 def test_requests_as_csv_hold_every_row(small):
-    table = pyarrow.csv.read_csv(io.BytesIO(results.as_csv(small.folder / "requests.parquet")))
+    table = pyarrow.csv.read_csv(io.BytesIO(results.as_csv(small.tables["requests"])))
     assert table.num_rows == len(small.tables["requests"]["request"])
     assert np.nansum(table["hit_tokens"].to_numpy()) == small.tables["requests"]["hit_tokens"].sum()
 
@@ -517,7 +517,7 @@ def test_a_plan_is_shown_with_advice_that_can_be_applied(demo_plan):
     words = session.words()
     assert "This is the fewest: 2 × H200-SXM meets: chat 99.9 %" in words.replace("**", "")
     assert "headroom 60 % (58 % surely): holds up to 7.4 requests/s" in words
-    assert plan_question.FIND not in session.buttons()
+    assert address.FIND not in session.buttons()
     assert "vllm serve meta-llama/Llama-3.1-8B-Instruct" in words
     assert "3 replicas survive the loss of one" in words
     assert {f"plan.{name}" for name in ("plan.json", "candidates.csv", "plan.html")} <= {
@@ -558,7 +558,7 @@ def test_a_pinned_run_is_the_baseline_of_the_next(demo_plan):
 def test_a_plan_found_by_the_command_line(folder):
     session = Session()
     session.at.number_input(key="rate_scale").set_value(0.5).run()
-    session.press("Run").press(plan_question.FIND)
+    session.press("Run").press(address.FIND)
     shown = session.at.session_state.job
     job = shell.runner_of(str(shown.folder.parent)).existing(plan_question.start_of(shown.scenario_toml, {}), "plan")
     job.wait()
@@ -611,6 +611,16 @@ def test_candidates_without_coordinates_are_not_drawn(monkeypatch):
     assert not any("Candidates" in title for title in drawn)
 
 
+def test_growth_names_its_advice_where_the_plan_has_none(monkeypatch):
+    """One replica has nothing to route: a larger fleet is advised a router that the plan's own advice has not."""
+    said = []
+    monkeypatch.setattr(answer, "plot", lambda *words: None)
+    monkeypatch.setattr(answer, "plain", lambda words: said.append(words) or words)
+    found = plans.plan(advice=[])
+    answer.growth(found)
+    assert said == [f"With advice: {found['growth'][0]['advised']['change']}."]
+
+
 def test_the_plan_has_a_command_line():
     asked = plan_question.command({"cache.policy": ["lfu", "lru"]}, 3)
     assert (
@@ -629,8 +639,8 @@ def test_the_question_may_be_how_far_this_fleet_reaches_and_the_seeds_are_chosen
     session = Session()
     session.at.session_state["plan.seeds"] = 3
     session.settle(session.at.run())
-    assert any(button.key == f"start {plan_question.FIND} plan --seeds 3" for button in session.at.button)
-    session.at.session_state["plan.question"] = plan_question.REACH
+    assert any(button.key == f"start {address.FIND} plan --seeds 3" for button in session.at.button)
+    session.at.session_state["plan.question"] = address.REACH
     session.settle(session.at.run())
     assert "This fleet is enough: 2 × H200-SXM meets: chat 99.9 %" in session.words().replace("**", "")
     assert "kvcast plan scenario.toml --seeds 3 --fixed --out my-plan" in session.words()

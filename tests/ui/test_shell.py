@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvcast.config import load_scenario
 from kvcast.jobs import allowed, demo, opened
-from kvcast.pages import plan, shell
+from kvcast.pages import ask, plan, shell
 from kvcast.pages.edit import inputs
 from kvcast.scenario.toml import dumps
 from kvcast.store.runs import load_run
@@ -275,11 +275,16 @@ def test_a_link_that_names_another_model_keeps_the_gpu_and_says_what_is_lost(fol
     assert "h200-llama-3.1-8b-aic is of another model" in page.words()
 
 
-def test_a_link_to_no_run_of_this_server_is_run_here(folder):
-    for key in ("0" * 24, "../../etc/passwd", "%2e%2e"):
-        page = linked(job=key)
-        assert not page.at.error
-        assert page.at.session_state.job.done
+@pytest.mark.parametrize("key", ["0" * 24, "../../etc/passwd", "%2e%2e"])
+def test_a_link_to_no_run_of_this_server_says_so_and_settings_are_run_here(folder, key):
+    at = AppTest.from_file(str(APP), default_timeout=60)
+    at.query_params["job"] = key
+    at.run()
+    assert not at.exception
+    assert [e.value.replace("\\", "") for e in at.error] == [ask.ELSEWHERE]
+    page = linked(job=key, seed="0")
+    assert not page.at.error
+    assert page.at.session_state.job.done
 
 
 # -- scenario files
@@ -354,7 +359,7 @@ def test_a_run_that_ends_while_the_page_is_drawn_is_drawn_anew(monkeypatch):
         shell.st, "fragment", lambda run_every=None: lambda part: polls.append((run_every, part)) or part
     )
     monkeypatch.setattr(shell.st, "rerun", lambda: anew.append(True))
-    monkeypatch.setattr(shell, "_progress", lambda runner, job: drawn.append(job))
+    monkeypatch.setattr(shell, "progress", lambda runner, job: drawn.append(job))
     ended = SimpleNamespace(running=False)
     shell.follow(None, ended)
     ((every_s, part),) = polls

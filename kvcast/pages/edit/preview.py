@@ -17,6 +17,7 @@ import numpy as np
 
 from kvcast import api, text
 from kvcast.pages.edit import layers
+from kvcast.present.verdict import model_of
 from kvcast.scenario.steady import clock_note, nominal_per_s
 from sim.scenario import Scenario
 from workloads import mix
@@ -47,11 +48,11 @@ def too_long(config: WorkloadConfig, scenario: Scenario | None) -> list[str]:
     except InputError:
         return []  # said where the mistake is
     context, cls, told = resolved.scenario.engine.max_model_len or 0, workload.column("class_id"), []
-    limit, instead = f"{scenario.model.name}'s context of {context:,} tokens", "a model with a longer context"
+    limit, instead = f"{model_of(scenario)}'s context of {context:,} tokens", "a model with a longer context"
     if resolved.lowered:
         limit, instead = (
             (
-                f"the KV memory of {context:,} tokens, less than {scenario.model.name}'s context of"
+                f"the KV memory of {context:,} tokens, less than {model_of(scenario)}'s context of"
                 f" {resolved.model.max_context:,}"
             ),
             "more KV memory for a replica",
