@@ -26,7 +26,7 @@ from kvcast.jobs import example
 from kvcast.pages import ask_words
 from sim.scenario import ClusterConfig
 
-PIECE = ("run.warmup_s=300", "run.duration_s=480", "workload.duration_s=480", "workload.skip_ended_s=0")
+PIECE = ("run.warmup_s=300", "run.duration_s=900", "workload.duration_s=900", "workload.skip_ended_s=0")
 """Of the answer's run: long enough for hundreds of requests, short enough for a test."""
 MEASURED = ("completed", "attainment", "p99_ttft_ms", "p99_tpot_ms", "prefix_hit_rate", "output_throughput")
 
