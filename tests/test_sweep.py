@@ -249,9 +249,9 @@ def test_what_a_killed_writer_of_a_workload_left_is_removed(small, tmp_path):
     scenario = load_scenario(small)
     workload = api.load_workload(scenario.workload, 0)
     script = (
-        "import sys, os, signal, numpy as np; from pathlib import Path; from kvcast import api, load_scenario\nfrom"
+        "import sys, signal; from pathlib import Path; from kvcast import api, load_scenario\nfrom"
         " kvcast.store import workload_folder\nw = api.load_workload(load_scenario(sys.argv[1]).workload, 0)\nsave ="
-        " np.save\nnp.save = lambda *a: (save(*a), print('writing', flush=True),"
+        " workload_folder._save\nworkload_folder._save = lambda *a: (save(*a), print('writing', flush=True),"
         " signal.pause())\nworkload_folder.save(w, Path(sys.argv[2]))\n"
     )
     writer = subprocess.Popen(
