@@ -42,7 +42,8 @@ LAYOUT = (
     " .stPlotlyChart :is(.xaxislayer-above, .yaxislayer-above, .g-xtitle, .g-ytitle, .cbaxis, .cbtitle,"
     " .annotation-text-g) text"
     " { fill: currentColor !important; }"  # the axes' words: a plot's own grey stands out too little
-    " @media (max-width: 640px) { [data-testid=stMetricValue] { font-size: 1.4rem; }"
+    " @media (max-width: 1100px) { [data-testid=stMetricValue] { font-size: 1.4rem; } }"
+    " @media (max-width: 640px) {"
     " .stMainBlockContainer { padding: 4rem 1rem 2rem; } }"
     " .stMultiSelect [data-tag] { background: #a8243a; color: white; }</style>"
 )
