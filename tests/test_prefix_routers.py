@@ -198,6 +198,32 @@ def test_dynamo_leaves_a_holder_when_it_has_a_prefix_more_of_active_tokens() -> 
     assert went == [0] * 11 + [1] or went == [0] * 10 + [1]  # a tie at n = 10, drawn
 
 
+def test_a_replica_that_drained_and_came_back_owes_nothing_for_what_it_had() -> None:
+    """Its old requests finish there after it is taken back; the router has forgotten them, and what they share with new
+    ones still counts once."""
+    work = prompts([(0, 100), (1, 10)], [(0, 100), (2, 10)])
+    chooses, replica, other = router("dynamo-kv", work), Fake(0), Fake(1)
+    assert chooses.choose(0, [replica]) is replica
+    chooses.resized([other])
+    chooses.resized([replica, other])
+    chooses.choose(1, [replica])
+    chooses.finished(0, replica)
+    assert chooses._of(replica).tokens == 110
+    chooses.finished(1, replica)
+    assert chooses._of(replica).tokens == 0
+
+
+@pytest.mark.parametrize("name", ["llm-d-approx", "sglang-cache-aware", "production-stack-prefix"])
+def test_what_was_sent_to_a_replica_that_failed_is_forgotten(name: str) -> None:
+    work = prompts([(0, 640)], [(0, 640)])
+    chooses, replica, other = router(name, work), Fake(0), Fake(1)
+    chooses.choose(0, [replica])
+    assert chooses.sent(replica).size == 640
+    chooses.resized([other])
+    chooses.resized([replica, other])
+    assert chooses.sent(replica).size == 0
+
+
 def test_sglang_prefers_the_match_until_loads_are_apart() -> None:
     work = prompts(*[[(0, 1000), (1 + i, 100)] for i in range(4)], [(99, 500)])
     chooses, a, b = router("sglang-cache-aware", work), Fake(0), Fake(1)

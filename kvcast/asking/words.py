@@ -12,6 +12,7 @@ import shlex
 from typing import Any
 
 from kvcast import text
+from kvcast.planner.trials import NOT_SHOWN
 from kvcast.planner.words.phrases import NAMES, gpus, interval_share, replicas, share
 
 NAMES_OF = {"system": "system prompt", "new_tokens": "new tokens", "kv": "KV", "ttft_s": "TTFT", "tpot_s": "TPOT"}
@@ -183,7 +184,8 @@ def one_down(card: dict[str, Any]) -> list[str]:
     if found["attainment_one_down"] is None:
         told = "nothing is left"
     else:
-        told = f"{'still meets' if found['enough'] else 'misses'} ({text.percent(found['attainment_one_down'], 0)})"
+        word = "still meets" if found["enough"] else "not shown to meet" if found["verdict"] == NOT_SHOWN else "misses"
+        told = f"{word} ({text.percent(found['attainment_one_down'])})"
     more = "" if found["enough"] or found["replicas"] is None else f"; {found['replicas']} replicas survive a loss"
     return [f"One replica down: {told}{more}."]
 
@@ -203,7 +205,8 @@ def helps(card: dict[str, Any]) -> list[str]:
     rows = card["helps"]
     if not rows:
         return [] if card["plan"]["advice"] is None else ["What helps: none of the changes that were simulated."]
-    return ["What helps (one run each):", *(f"  {help_line(row)}" for row in rows)]
+    part = " of a part of the fleet" if any(row["sample"] for row in card["plan"]["candidates"]) else ""
+    return [f"What helps (one run each{part}):", *(f"  {help_line(row)}" for row in rows)]
 
 
 def help_line(row: dict[str, Any]) -> str:

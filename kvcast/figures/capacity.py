@@ -23,6 +23,7 @@ from kvcast.figures.style import (
     PURPLE,
     VERMILLION,
     Document,
+    interval_band,
     literal,
     log_ticks,
     span,
@@ -49,18 +50,7 @@ def goodput_by_rate(plan: Document) -> go.Figure:
         )
     )
     low, high = values_of(rows, "attainment_low"), values_of(rows, "attainment_high")
-    figure.add_trace(
-        go.Scatter(
-            x=np.concatenate([load, load[::-1]]),
-            y=np.concatenate([rate * high, (rate * low)[::-1]]),
-            name="95 % interval",
-            mode="none",
-            fill="toself",
-            fillcolor="rgba(0,114,178,0.18)",
-            showlegend=False,
-            hoverinfo="skip",
-        )
-    )
+    figure.add_trace(interval_band(load, rate * low, rate * high))
     figure.add_trace(
         go.Scatter(
             x=load,

@@ -35,6 +35,20 @@ Columns = Mapping[str, np.ndarray]
 Document = Mapping[str, Any]
 
 
+def interval_band(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> go.Scatter:
+    """The area between two curves, float64 [n] each."""
+    return go.Scatter(
+        x=np.concatenate([x, x[::-1]]),
+        y=np.concatenate([high, low[::-1]]),
+        name="95 % interval",
+        mode="none",
+        fill="toself",
+        fillcolor="rgba(0,114,178,0.18)",
+        showlegend=False,
+        hoverinfo="skip",
+    )
+
+
 def styled(figure: go.Figure, title: str) -> go.Figure:
     """Title and legend above the plot, room for the axes' words in any template; text colour and background are the
     theme's."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
-from kvcast.figures.style import BLUE, GREEN, GREY, PURPLE, Document, styled
+from kvcast.figures.style import BLUE, GREEN, GREY, PURPLE, Document, interval_band, styled
 
 
 def within_limits_by_users(card: Document) -> go.Figure:
@@ -20,18 +20,7 @@ def within_limits_by_users(card: Document) -> go.Figure:
         for key in ("users", "attainment", "attainment_low", "attainment_high")
     )
     figure = go.Figure()
-    figure.add_trace(
-        go.Scatter(
-            x=np.concatenate([users, users[::-1]]),
-            y=100 * np.concatenate([high, low[::-1]]),
-            name="95 % interval",
-            mode="none",
-            fill="toself",
-            fillcolor="rgba(0,114,178,0.18)",
-            showlegend=False,
-            hoverinfo="skip",
-        )
-    )
+    figure.add_trace(interval_band(users, 100 * low, 100 * high))
     figure.add_trace(
         go.Scatter(
             x=users,

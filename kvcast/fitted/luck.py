@@ -9,55 +9,27 @@ resampling of one run shows; simulated runs with uneven steps show it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from calibrate.step import Shape, StepTime, TogetherTime
+from calibrate.scaled import Multiplied
+from calibrate.step import StepTime
 
-SHARE = 0.02
+DEVIATION = 0.02
 """Standard deviation of a step. How large it is hardly matters: runs part after some steps anyway."""
 
 
 @dataclass
-class Uneven:
-    """A StepTime each of whose steps takes a share more or less than the base's."""
+class Uneven(Multiplied):
+    """Each step takes a share more or less than the base's."""
 
     base: StepTime
     rng: np.random.Generator
-    share: float = SHARE
+    deviation: float = DEVIATION
 
-    def step(
-        self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
-    ) -> tuple[float, int]:
-        seconds, covered = self.base.step(chunks, n_decode, sum_context, max_context, n_sampled)
-        return seconds * self._factor(), covered
+    def share(self) -> float:
+        return max(1 + self.deviation * float(self.rng.standard_normal()), 0.1)
 
-    def decode_stretch(
-        self, n_decode: int, sum_context: int, max_context: int, k: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        seconds, covered = self.base.decode_stretch(n_decode, sum_context, max_context, k)
-        return seconds * self._factors(k), covered
-
-    @property
-    def ranks(self) -> int:
-        return self._together.ranks
-
-    @property
-    def _together(self) -> TogetherTime:
-        return self.base  # type: ignore[return-value]
-
-    def together(self, shapes: Sequence[Shape]) -> tuple[float, int]:
-        seconds, covered = self._together.together(shapes)
-        return seconds * self._factor(), covered
-
-    def together_stretch(self, shapes: Sequence[Shape], k: int) -> tuple[np.ndarray, np.ndarray]:
-        seconds, covered = self._together.together_stretch(shapes, k)
-        return seconds * self._factors(k), covered
-
-    def _factor(self) -> float:
-        return max(1 + self.share * float(self.rng.standard_normal()), 0.1)
-
-    def _factors(self, k: int) -> np.ndarray:
-        return np.maximum(1 + self.share * self.rng.standard_normal(k), 0.1)
+    def shares(self, k: int) -> np.ndarray:
+        return np.maximum(1 + self.deviation * self.rng.standard_normal(k), 0.1)

@@ -71,4 +71,5 @@ def n_plus_1(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
         "replicas": survives,
         "attainment_one_down": down.attainment.mean if down and down.attainment else None,
         "enough": enough,
+        "verdict": settled.verdict if settled is not None else None,  # of independent runs; None: one run says so
     }

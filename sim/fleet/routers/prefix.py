@@ -25,6 +25,25 @@ SCRAPE_S = 0.05
 Runs = list[tuple[int, int, int]]
 
 
+class Remembering(Router):
+    """Keeps what it has sent to each replica that takes requests; of one that comes back, nothing."""
+
+    remembered: int | None = None  #: tokens of each replica; None: all
+
+    def __init__(self, rng: np.random.Generator, workload: Workload) -> None:
+        super().__init__(rng, workload)
+        self.paths = Paths(workload)
+        self._sent: dict[int, PrefixIndex] = {}
+
+    def sent(self, replica: Replica) -> PrefixIndex:
+        if replica.index not in self._sent:
+            self._sent[replica.index] = PrefixIndex(self.remembered)
+        return self._sent[replica.index]
+
+    def resized(self, replicas: Sequence[Replica]) -> None:
+        self._sent = {replica.index: self.sent(replica) for replica in replicas}
+
+
 class Scored(Router):
     """The highest sum of three scores from 0 to 1: prefix (share of the prompt's blocks it holds), kv (memory not in
     use) and queue (1 with the fewest waiting, 0 with the most, 1 where all are equal); ties at random."""
@@ -35,7 +54,6 @@ class Scored(Router):
 
     def __init__(self, rng: np.random.Generator, workload: Workload) -> None:
         super().__init__(rng, workload)
-        self.paths = Paths(workload)
         self._read_s = -SCRAPE_S
         self._pages: dict[int, tuple[int, float]] = {}  # replica -> (waiting, kv usage) when last read
 
@@ -48,10 +66,7 @@ class Scored(Router):
         return int(self.workload.prompt_tokens[request])
 
     def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
-        scores = self.scores(request, replicas)
-        best = max(scores)
-        ties = [place for place, score in enumerate(scores) if score == best]
-        return replicas[ties[int(self.rng.integers(len(ties)))] if len(ties) > 1 else ties[0]]
+        return replicas[highest(self.scores(request, replicas), self.rng)]
 
     def scores(self, request: int, replicas: Sequence[Replica]) -> list[float]:
         """Of each replica, in their order."""
@@ -73,34 +88,25 @@ class Scored(Router):
         return self._pages
 
 
-class PrefixApproximate(Scored):
+class PrefixApproximate(Scored, Remembering):
     """The best of 3 x prefix + 2 x kv + 2 x queue; prefixes as this router remembers having sent them (llm-d, 2026-05).
 
     Blocks of 16, of which only the first 256 of a prompt count; 31,250 blocks are remembered of each replica."""
 
     prefix_weight, kv_weight, queue_weight = 3.0, 2.0, 2.0
-    blocks, capacity = 256, 31_250
-
-    def __init__(self, rng: np.random.Generator, workload: Workload) -> None:
-        super().__init__(rng, workload)
-        self._sent: dict[int, PrefixIndex] = {}
+    blocks, remembered = 256, 31_250 * Scored.block
 
     def of(self, request: int) -> int:
         return min(super().of(request), self.blocks * self.block)
 
     def matched(self, request: int, replicas: Sequence[Replica]) -> list[int]:
         runs, of = self.paths.of(request), self.of(request)
-        return [min(self._index(replica).matched(runs), of) for replica in replicas]
+        return [min(self.sent(replica).matched(runs), of) for replica in replicas]
 
     def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
         chosen = super().choose(request, replicas)
-        self._index(chosen).insert(self.paths.of(request), self.of(request))
+        self.sent(chosen).insert(self.paths.of(request), self.of(request))
         return chosen
-
-    def _index(self, replica: Replica) -> PrefixIndex:
-        if replica.index not in self._sent:
-            self._sent[replica.index] = PrefixIndex(self.capacity * self.block)
-        return self._sent[replica.index]
 
 
 class PrefixPrecise(Scored):
@@ -138,9 +144,7 @@ class KvCost(Router):
             new.append(max(0, prompt - replica.cached_tokens(request)))
             prefill = active.prefill(replica.has_answered) + new[-1]
             costs.append(prefill + active.tokens_with(runs, prompt))
-        least = min(costs)
-        ties = [place for place, cost in enumerate(costs) if cost == least]
-        place = ties[int(self.rng.integers(len(ties)))] if len(ties) > 1 else ties[0]
+        place = highest([-cost for cost in costs], self.rng)
         self._of(replicas[place]).begin(request, runs, prompt, new[place])
         return replicas[place]
 
@@ -163,6 +167,7 @@ class Active:
     def __init__(self) -> None:
         self.tokens = 0  # of their prompts, what they share counted once
         self._users: dict[int, tuple[int, int]] = {}  # (requests, tokens) on each run of the tree
+        self._here: set[int] = set()
         self._prefill: dict[int, int] = {}  # request without a first token -> tokens it has to compute
 
     def tokens_with(self, runs: Runs, prompt: int) -> int:
@@ -177,6 +182,7 @@ class Active:
         return sum(self._prefill.values())
 
     def begin(self, request: int, runs: Runs, prompt: int, new: int) -> None:
+        self._here.add(request)
         self.tokens = self.tokens_with(runs, prompt)
         self._prefill[request] = new
         for node, start, end in runs:
@@ -184,8 +190,9 @@ class Active:
             self._users[node] = users + 1, max(tokens, end - start)
 
     def end(self, request: int, runs: Runs, prompt: int) -> None:
-        if runs[0][0] not in self._users:  # sent before the replica failed
+        if request not in self._here:  # sent before the replica failed, or drained and came back
             return
+        self._here.remove(request)
         self._prefill.pop(request, None)
         self.tokens -= prompt - runs[-1][2]
         for node, _, _ in runs:
@@ -197,7 +204,7 @@ class Active:
                 self.tokens -= tokens
 
 
-class CacheAware(Router):
+class CacheAware(Remembering):
     """The longest match among what was sent, where it is over 0.3 of the prompt; the fewest requests in flight
     otherwise, and whenever loads differ by more than 64 and 1.5 times (SGLang's cache_aware, 2026).
 
@@ -205,28 +212,18 @@ class CacheAware(Router):
 
     remembered, share, apart, times = 1 << 24, 0.3, 64, 1.5
 
-    def __init__(self, rng: np.random.Generator, workload: Workload) -> None:
-        super().__init__(rng, workload)
-        self.paths = Paths(workload)
-        self._sent: dict[int, PrefixIndex] = {}
-
     def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
         runs, flying = self.paths.of(request), [in_flight(replica) for replica in replicas]
         place = flying.index(min(flying))
         if not (max(flying) - min(flying) > self.apart and max(flying) > self.times * min(flying)):
-            matched = [self._index(replica).matched(runs) for replica in replicas]
+            matched = [self.sent(replica).matched(runs) for replica in replicas]
             if max(matched) > self.share * self.workload.prompt_tokens[request]:
                 place = matched.index(max(matched))
-        self._index(replicas[place]).insert(runs)
+        self.sent(replicas[place]).insert(runs)
         return replicas[place]
 
-    def _index(self, replica: Replica) -> PrefixIndex:
-        if replica.index not in self._sent:
-            self._sent[replica.index] = PrefixIndex(self.remembered)
-        return self._sent[replica.index]
 
-
-class PrefixSticky(Router):
+class PrefixSticky(Remembering):
     """The longest match among what was sent, in chunks of 32 tokens (128 characters), whatever the load; ties at random
     (vLLM production-stack's prefixaware, 2026-08).
 
@@ -235,20 +232,16 @@ class PrefixSticky(Router):
     draws = True
     chunk = 32
 
-    def __init__(self, rng: np.random.Generator, workload: Workload) -> None:
-        super().__init__(rng, workload)
-        self.paths = Paths(workload)
-        self._sent: dict[int, PrefixIndex] = {}
-
     def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
         runs = self.paths.of(request)
-        chunks = [self._index(replica).matched(runs) // self.chunk for replica in replicas]
-        ties = [place for place, matched in enumerate(chunks) if matched == max(chunks)]
-        replica = replicas[ties[int(self.rng.integers(len(ties)))] if len(ties) > 1 else ties[0]]
-        self._index(replica).insert(runs)
+        chunks = [self.sent(replica).matched(runs) // self.chunk for replica in replicas]
+        replica = replicas[highest(chunks, self.rng)]
+        self.sent(replica).insert(runs)
         return replica
 
-    def _index(self, replica: Replica) -> PrefixIndex:
-        if replica.index not in self._sent:
-            self._sent[replica.index] = PrefixIndex()
-        return self._sent[replica.index]
+
+def highest(scores: Sequence[float], rng: np.random.Generator) -> int:
+    """The place of the highest score; of equal ones, any with equal probability."""
+    best = max(scores)
+    ties = [place for place, score in enumerate(scores) if score == best]
+    return ties[int(rng.integers(len(ties)))] if len(ties) > 1 else ties[0]
