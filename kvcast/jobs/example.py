@@ -25,7 +25,7 @@ QUESTION = {
     "weights": "fp8",
     "gpu": "h200",
     "price": "3.5",
-    "ttft": "2s",
+    "ttft": "1s",
     "tpot": "50ms",
     "for": "95%",
 }
