@@ -89,11 +89,13 @@ def chosen(key: str, options: list[Any]) -> None:
 def written(params: Mapping[str, str], name: str = "address") -> None:
     """Keep the browser's address at these parameters. name: the session key that remembers them; the first page has one
     of its own."""
-    state = st.session_state
-    if st.query_params.to_dict() != params:
+    state, new = st.session_state, st.query_params.to_dict() != params
+    if new:
         st.query_params.from_dict(params)
     if state.get(name) != params:
-        state[name], state[f"{name}.at_s"] = dict(params), time.monotonic()
+        state[name] = dict(params)
+        if new or f"{name}.at_s" not in state:  # what the browser has said itself, no request of it is late with
+            state[f"{name}.at_s"] = time.monotonic()
 
 
 def gone_back(kept: Mapping[str, Any], name: str = "address") -> bool:
