@@ -57,6 +57,7 @@ def test_outside_the_engines_a_name_is_only_in_tables() -> None:
         "kvcast/observed/assumed.py",
         "kvcast/observed/counted.py",
         "kvcast/observed/page.py",
+        "kvcast/observed/watched.py",
         "kvcast/planner/command.py",
         "kvcast/planner/flag_names.py",
         "kvcast/planner/flag_words.py",

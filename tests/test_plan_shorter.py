@@ -80,13 +80,13 @@ def test_a_plans_own_window_is_not_called_short():
 def test_one_replica_down_is_told_of_the_fleet_that_was_settled():
     """A sample of it may say that it attains what it was settled to miss."""
     share = {True: Interval(0.948, 0.94, 0.955), False: Interval(0.96, 0.95, 0.97)}
-    row = SimpleNamespace(trial=Trial(asked()), attainment=None, meets=False, attains=False)
+    row = SimpleNamespace(trial=Trial(asked()), attainment=None, verdict="misses", meets=False, attains=False)
     found = SimpleNamespace(winner=0, replicas=6, answer=SimpleNamespace(meets=True))
     found.settled = found.judged = {(0, 5): row}
     found.judge = lambda i, ns, full: [SimpleNamespace(attainment=share[False], attains=True)]
     found.trials = SimpleNamespace(judge=lambda ones: [SimpleNamespace(attainment=share[ones[0].full], attains=False)])
     told = n_plus_1(found, Options())
-    assert (told["attainment_one_down"], told["enough"], told["replicas"]) == (0.948, False, 7)
+    assert (told["attainment_one_down"], told["verdict"], told["replicas"]) == (0.948, "misses", 7)
 
 
 def test_what_is_simulated_in_full_fills_the_memory_and_is_a_session():

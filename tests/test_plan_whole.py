@@ -164,7 +164,9 @@ def test_growth_is_a_curve_of_simulated_fleets(whole):
     down = made["n_plus_1"]
     assert (down["replicas"], down["enough"]) == (n + 1, False)
     assert down["attainment_one_down"] == below["attainment"]["mean"] or below["attainment"]["mean"] is None
-    assert down["attainment_one_down"] < 0.95
+    least = below["attainment"]["low"] or down["attainment_one_down"]
+    assert down["verdict"] == below["verdict"]
+    assert least < 0.95, "its mean may be above, when it is left open"
 
 
 def test_advice_saves_something_against_the_same_fleet_without_it(whole):

@@ -86,7 +86,7 @@ def test_the_page_opens_on_the_example_with_nothing_in_its_address(folder, monke
     asking = Asking()
     assert asking.link() == {}
     assert (asking.field("use"), asking.field("amount"), asking.field("system")) == ("coding-agent", 300.0, 16000)
-    assert (asking.field("ttft"), asking.field("tpot"), asking.field("price")) == (2.0, 50.0, 3.5)
+    assert (asking.field("ttft"), asking.field("tpot"), asking.field("price")) == (1.0, 50.0, 3.5)
     assert "First bound" in asking.words()
     assert not asking.at.sidebar.button, "the settings are folded away"
 
