@@ -1,0 +1,122 @@
+"""Replicas simulated one after the other against the same on one clock: equal to the last bit.
+
+python -m pytest tests/test_apart.py
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from sim.fleet import apart
+from sim.recording import Recording
+from sim.scenario import EngineParams, Speculation, TierParams
+from sim.simulate import run
+from tests.worlds import LinearSteps, UnitSteps, random_workload
+
+STEPS = ("end_s", "duration_s", "coverage", "n_decode", "prefill_tokens")
+SAMPLES = ("t_s", "blocks_in_use", "blocks_cached_idle", "running", "waiting")
+
+
+def same(one: Recording, other: Recording) -> None:
+    """Every column of both; the gaps in whatever order replicas have told of them."""
+    for name in (field.name for field in fields(Recording) if not field.name.startswith("gaps_")):
+        a, b = getattr(one, name), getattr(other, name)
+        if name in ("steps", "samples"):
+            assert len(a) == len(b)
+            for mine, its in zip(a, b, strict=True):
+                for column in STEPS if name == "steps" else SAMPLES:
+                    assert np.array_equal(getattr(mine, column), getattr(its, column)), (name, column)
+                assert name == "samples" or mine.work == its.work
+        elif name == "sent_s" and a is not None:
+            assert all(np.array_equal(mine, its) for mine, its in zip(a, b, strict=True))
+        elif isinstance(a, np.ndarray):
+            assert a.dtype == b.dtype, name
+            assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f"), name
+        elif name == "verified" and a is not None:
+            assert (a.rows, a.drafts, a.accepted) == (b.rows, b.drafts, b.accepted)
+            assert all(np.array_equal(mine, its) for mine, its in zip(a.emitted, b.emitted, strict=True))
+        else:
+            assert a == b, name
+    gaps = [
+        sorted(zip(rec.gaps_request.tolist(), rec.gaps_from_step.tolist(), rec.gaps_to_step.tolist(), strict=True))
+        for rec in (one, other)
+    ]
+    assert gaps[0] == gaps[1]
+
+
+def world(seed: int) -> dict:
+    """Arguments of a run that may be taken apart."""
+    rng = random.Random(seed)
+    semantics = rng.choice(["vllm", "vllm", "sglang", "trtllm"])
+    router = rng.choice(["session-hash", "session-hash", "round-robin", "random"])
+    block = rng.choice([1, 4, 16]) if semantics != "trtllm" else 4
+    keys: dict = {
+        "kv_blocks": rng.choice([60, 200, 1000]) * 16 // block,
+        "block_size": block,
+        "semantics": semantics,
+        "caching": rng.random() < 0.85,
+        "policy": rng.choice(["lru", "lru", "lfu", "fifo", "slru", "random"]),
+        "max_num_batched_tokens": rng.choice([16, 64, 2048]),
+        "max_num_seqs": rng.choice([2, 8, 16]),
+        "step_overhead_s": rng.choice([0.0, 0.001]),
+        "async_scheduling": rng.random() < 0.5,
+        "overlap_schedule": rng.random() < 0.5,
+    }
+    if semantics == "vllm" and keys["caching"] and rng.random() < 0.3:
+        keys["tiers"] = (TierParams("dram", 500, 1e9, block_bytes=2**16),)
+    elif semantics == "vllm" and rng.random() < 0.2:
+        keys["speculative"] = Speculation("eagle", (0.7, 0.5, 0.3))
+    if rng.random() < 0.3:
+        keys |= {"frontend_s": 0.01, "frontend_us_per_output_token": rng.choice([0.0, 200.0])}
+    closed = router == "session-hash" and rng.random() < 0.7
+    workload = random_workload(seed, 90, closed, longest=rng.choice([20, 60]), rate=rng.choice([1.0, 20.0, 100.0]))
+    return {
+        "workload": within_sessions(workload) if closed else workload,
+        "params": EngineParams(**keys),
+        "step_time": rng.choice([UnitSteps(), LinearSteps()]),
+        "replicas": rng.choice([2, 3, 7]),
+        "router": router,
+        "seed": seed,
+        "horizon_s": rng.choice([None, None, 1.5, 40.0]),
+        "until_arrival_s": rng.choice([None, None, 0.7]),
+        "record_life": rng.random() < 0.3,
+    }
+
+
+def within_sessions(workload):
+    """Whoever waits for another is of its session."""
+    session = np.arange(len(workload))
+    for i, before in enumerate(workload.after.tolist()):
+        if before >= 0:
+            session[i] = session[before]
+    return replace(workload, session_id=session)
+
+
+def both(given: dict) -> tuple[Recording, Recording, int]:
+    """The run apart and together, and how many replicas were simulated alone."""
+    alone = []
+    begin = apart.Histories.begin
+
+    def counted(self, clock):
+        alone.append(clock)
+        return begin(self, clock)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apart.Histories, "begin", counted)
+        one = run(**given)
+        n = len(alone)
+        other = run(**given, apart=False)
+    assert len(alone) == n
+    return one, other, n
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_apart_is_together(seed: int) -> None:
+    given = world(seed)
+    one, other, alone = both(given)
+    assert alone == given["replicas"]
+    same(one, other)
