@@ -29,7 +29,7 @@ class ScopeCount:
         self.node_scope = scope_of_layer[tree.layer]
         self.tail_scope = scope_of_layer[workload.column("tail_layer")[rows]]
         self.present = np.unique(np.concatenate([np.unique(self.node_scope), np.unique(self.tail_scope)]))
-        tokens = tree.end - tree.start
+        tokens = tree.end - self.start
         own = [np.where(self.node_scope == code, tokens, 0) for code in self.present]
         self.above = [
             total - mine for total, mine in zip(path_sums(tree, own), own, strict=True)
