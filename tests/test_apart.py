@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from sim.fleet import apart
+from sim.fleet.hopeless import Hopeless
 from sim.recording import Recording
-from sim.scenario import EngineParams, Speculation, TierParams
+from sim.scenario import ClientConfig, EngineParams, RunConfig, SloConfig, Speculation, TierParams
 from sim.simulate import run
 from tests.worlds import LinearSteps, UnitSteps, random_workload
+from workloads.columns import PrefixTree, Workload
 
 STEPS = ("end_s", "duration_s", "coverage", "n_decode", "prefill_tokens")
 SAMPLES = ("t_s", "blocks_in_use", "blocks_cached_idle", "running", "waiting")
@@ -62,6 +64,7 @@ def world(seed: int) -> dict:
         "policy": rng.choice(["lru", "lru", "lfu", "fifo", "slru", "random"]),
         "max_num_batched_tokens": rng.choice([16, 64, 2048]),
         "max_num_seqs": rng.choice([2, 8, 16]),
+        "max_model_len": rng.choice([120, 10**6]),
         "step_overhead_s": rng.choice([0.0, 0.001]),
         "async_scheduling": rng.random() < 0.5,
         "overlap_schedule": rng.random() < 0.5,
@@ -120,3 +123,71 @@ def test_apart_is_together(seed: int) -> None:
     one, other, alone = both(given)
     assert alone == given["replicas"]
     same(one, other)
+
+
+SESSIONS = within_sessions(random_workload(4, 90, closed=True))
+WHOLE = {
+    "somebody waits for an answer from elsewhere": {"workload": random_workload(4, 90, closed=True)},
+    "turns are dealt as answers come": {
+        "router": "round-robin",
+        "workload": within_sessions(random_workload(4, 90, closed=True)),
+    },
+    "a number of users": {"workload": replace(random_workload(4, 90), concurrency=5)},
+    "a router that looks at replicas": {"router": "least-loaded"},
+    "a router that may pass sessions on": {"router": "session-hash-bounded"},
+    "a gateway that counts who waits": {"shed_over": 1},
+    "clients that give up": {"client": ClientConfig(timeout_s=0.5)},
+    "a process beside it": {"processes": [lambda fleet: (fleet.sleep(1.0) for _ in range(3))]},
+    "a policy that knows the future": {"params": EngineParams(kv_blocks=200, policy="clairvoyant")},
+    "events of caches": {"record_cache": True},
+    "a log of steps": {"step_log": []},
+    "somebody who wants the replicas": {"on_end": lambda replicas: None},
+    "somebody who may stop it": {"hopeless": Hopeless(random_workload(4, 90), SloConfig(), RunConfig())},
+    "a router that knows everything": {"oracle": True},
+}
+
+
+@pytest.mark.parametrize("why", WHOLE)
+def test_what_looks_at_all_of_a_fleet_has_it_on_one_clock(why: str) -> None:
+    given = {
+        "workload": random_workload(4, 90),
+        "params": EngineParams(kv_blocks=200),
+        "step_time": LinearSteps(),
+        "replicas": 3,
+        "router": "session-hash",
+    }
+    assert both(given)[2] == 3
+    assert both({**given, **WHOLE[why]})[2] == 0
+
+
+def test_what_one_prefill_enters_meanwhile_another_replica_could_have_hit() -> None:
+    """A prompt of 64 tokens, 4 a step, goes to the first replica at 0; at 5.5 the same one comes to the second, where
+    the fleet has the 24 tokens of the six steps that have begun by then. Later it has all but the last block."""
+    tree = PrefixTree(np.array([-1, 0], np.int32), np.array([0, 64]), np.zeros(2, np.int16))
+    ones = np.ones(4, np.int64)
+    workload = Workload(
+        tree, np.array([0.0, 5.5, 20.0, 40.0]), 64 * ones, ones, np.ones(4, np.int32), session_id=np.arange(4)
+    )
+    params = EngineParams(kv_blocks=100, block_size=4, max_num_batched_tokens=4, async_scheduling=False)
+    for router, seed in (("round-robin", 0), ("session-hash", 0)):
+        given = {"workload": workload, "params": params, "step_time": UnitSteps(), "replicas": 2, "router": router}
+        one, other, alone = both({**given, "seed": seed})
+        assert alone == 2
+        same(one, other)
+    rec = run(workload, params, UnitSteps(), replicas=2)
+    assert rec.ceiling_fleet_tokens.tolist() == [0, 24, 60, 60]
+    assert rec.ceiling_replica_tokens.tolist() == [0, 0, 60, 60]
+
+
+def test_progress_goes_from_none_to_all_over_all_replicas() -> None:
+    told: list[float] = []
+    run(
+        random_workload(4, 1500, rate=100.0),
+        EngineParams(kv_blocks=2000),
+        LinearSteps(),
+        replicas=3,
+        router="session-hash",
+        on_clock=lambda now_s, share: told.append(share),
+    )
+    assert told == [pytest.approx(500 * (i + 1) / 3000) for i in range(len(told))]
+    assert len(told) >= 5

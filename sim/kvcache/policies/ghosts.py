@@ -37,8 +37,11 @@ class Ghosts:
 
     def take(self, node_id: int, lo: int, hi: int) -> list[tuple[int, int]]:
         """Remove the ghosts among blocks [lo, hi) and return them as intervals."""
+        pieces = self._by_node.get(node_id)
+        if pieces is None:
+            return []
         taken = []
-        for piece in self._by_node.get(node_id, ())[:]:
+        for piece in pieces[:]:
             intervals = piece[1]
             for interval in intervals[:]:
                 a, b = max(interval[0], lo), min(interval[1], hi)
@@ -102,7 +105,9 @@ class Recalling(Policy):
         return blocks
 
     def comes_back(self, run: Run, request: Asking) -> bool:
-        intervals = self._returning.get(request.id, {}).get(run.node_id, ())
+        if request.id not in self._returning:
+            return False
+        intervals = self._returning[request.id].get(run.node_id, ())
         return any(a <= run.lo < b for a, b in intervals)
 
     def split(self, node_id: int, lo: int, hi: int, request: Asking) -> int:
@@ -112,4 +117,5 @@ class Recalling(Policy):
         return min(edges, default=hi)
 
     def on_release(self, run: Run, request: Asking) -> None:
-        self._returning.pop(request.id, None)
+        if self._returning:
+            self._returning.pop(request.id, None)
