@@ -30,6 +30,7 @@ class Left(NamedTuple):
 
     @classmethod
     def of(cls, replica: Replica) -> Left:
+        replica.record.times.close()
         return cls(replica.record, replica.evicted_blocks, replica.tiers_used())
 
 
