@@ -19,7 +19,7 @@ from calibrate.latency import StepTime
 from sim.alone import prefill_alone
 from sim.engine import Common, Engine
 from sim.engines import client_problems, engine_of, having
-from sim.fleet.apart import BLIND, places, run_apart
+from sim.fleet.apart import may_be_apart, places, run_apart
 from sim.fleet.arrivals import Arrivals
 from sim.fleet.clients import Clients
 from sim.fleet.clock import Clock
@@ -114,9 +114,9 @@ def run(
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
         return make_router(router, rng, workload)
 
-    of_all = (oracle, record_cache, processes, *(it is not None for it in (hopeless, warm, client, shed_over)))
-    watched = step_log is not None or on_end is not None
-    if apart and replicas > 1 and not (watched or any(of_all)) and find_router(router) in BLIND:
+    given = (hopeless, warm, client, shed_over, step_log, on_end)
+    of_all = oracle or record_cache or bool(processes) or any(one is not None for one in given)
+    if apart and replicas > 1 and not of_all and may_be_apart(find_router(router), workload, params):
         place = places(fleet, routing(), replicas)
         if place is not None:
             with _quiet_gc():

@@ -29,13 +29,15 @@ from sim.fleet.routers.hashed import SessionHash
 from sim.fleet.routers.load import Random, RoundRobin
 from sim.kvcache.policies import POLICIES
 from sim.recording import by_replica
+from sim.scenario import EngineParams
 from workloads.columns import Workload
 
 BY_SESSION = (SessionHash,)
 """Routers that look at the session alone."""
 BY_ORDER = (RoundRobin, Random)
 """Routers that look at the order of requests alone, and at their own random numbers."""
-BLIND = (*BY_SESSION, *BY_ORDER)
+GARBAGE = 20_000
+"""Arrivals and completions after which the replicas that have stopped are collected."""
 
 
 @dataclass(frozen=True)
@@ -50,27 +52,30 @@ class Only(Router):
         return replicas[0]
 
 
+def may_be_apart(kind: type[Router], workload: Workload, params: EngineParams) -> bool:
+    """Whether a router of this kind may leave the replicas nothing to do with each other. Not asked here: whether
+    somebody watches the fleet as a whole, or acts on it."""
+    if params.ranks > 1 or params.policy not in POLICIES:  # one that knows the future, or may know anything
+        return False
+    if workload.concurrency is not None:  # a session begins when any other ends
+        return False
+    return kind in BY_SESSION or (kind in BY_ORDER and not bool((workload.column("after") >= 0).any()))
+
+
 def places(fleet: Fleet, router: Router, replicas: int) -> np.ndarray | None:
     """int32 [n]: the replica of every request, when nothing that happens on one replica can matter to another; else
     None.
 
-    router: of BLIND, a new one, which is used up. Not asked here: whether somebody watches the fleet as a whole, or
-    acts on it."""
-    params, workload, arrivals = fleet.common.params, fleet.common.workload, fleet.arrivals
-    if params.ranks > 1 or params.policy not in POLICIES:  # one that knows the future, or may know anything
-        return None
-    if workload.concurrency is not None:  # a session begins when any other ends
-        return None
+    router: a new one that `may_be_apart`; it is used up."""
+    workload = fleet.common.workload
     there: list[Any] = [_Place(index) for index in range(replicas)]
     if type(router) in BY_SESSION:
         _, first, session = np.unique(workload.column("session_id"), return_index=True, return_inverse=True)
         place = np.array([router.choose(r, there).index for r in first.tolist()], np.int32)[session]
         waits = np.flatnonzero(workload.column("after") >= 0)
         return place if np.array_equal(place[waits], place[workload.column("after")[waits]]) else None
-    if arrivals.closed:
-        return None
     front, place = fleet.front(Clock(), router), np.zeros(len(workload), np.int32)
-    for r in arrivals.clocked.tolist():
+    for r in fleet.arrivals.clocked.tolist():
         if not front.cannot_serve(r):
             place[r] = router.choose(r, there).index
     return place
@@ -104,7 +109,7 @@ def run_apart(fleet: Fleet, place: np.ndarray, replicas: int, horizon_s: float |
     common, block_size = fleet.common, fleet.common.params.hit_block
     histories = Histories(crossed(common.workload, place), block_size)
     common.log.asked, common.under_way = histories.ask, Announced(histories, block_size)
-    left, end_s, told = [], 0.0, 0
+    left, end_s, told, collected = [], 0.0, 0, 0
     gc.freeze()  # so that what a replica leaves in circles is found without looking at all else
     try:
         for index, clocked in enumerate(parts(fleet.arrivals, place, replicas)):
@@ -120,7 +125,9 @@ def run_apart(fleet: Fleet, place: np.ndarray, replicas: int, horizon_s: float |
             end_s, told = max(end_s, clock.now), front.told
             common.seen.pop(index, None)
             del clock, front
-            gc.collect()
+            if told >= collected + GARBAGE:
+                gc.collect()
+                collected = told
     finally:
         gc.unfreeze()
     histories.answer(common.paths, common.log)
