@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from kvcast import api, load_scenario, text
 from sim.fleet import apart
 from sim.fleet.hopeless import Hopeless
 from sim.recording import Recording
@@ -191,3 +192,18 @@ def test_progress_goes_from_none_to_all_over_all_replicas() -> None:
     )
     assert told == [pytest.approx(500 * (i + 1) / 3000) for i in range(len(told))]
     assert len(told) >= 5
+
+
+def test_a_report_is_the_same_to_the_byte() -> None:
+    given = load_scenario("examples/demo.toml")
+    cluster = replace(given.cluster, replicas=4, router="session-hash")
+    given = replace(given, cluster=cluster, run=replace(given.run, warmup_s=60.0, duration_s=300.0))
+    prepared = api.prepare(given)
+    one, other = (api.measure(prepared, api.record(prepared, apart=apart)) for apart in (True, False))
+    assert text.to_json(api.as_document(one)) == text.to_json(api.as_document(other))
+    for table in ("requests", "timeline", "cache", "sessions"):
+        mine, its = getattr(one.report, table), getattr(other.report, table)
+        assert [(name, column.tolist()) for name, column in mine.items() if column.dtype.kind != "f"] == [
+            (name, column.tolist()) for name, column in its.items() if column.dtype.kind != "f"
+        ]
+        assert all(column.tobytes() == its[name].tobytes() for name, column in mine.items() if column.dtype != object)

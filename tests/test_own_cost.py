@@ -12,6 +12,7 @@ from kvcast import InputError, api, load_scenario
 from kvcast.cli import main
 from kvcast.studies import own_cost
 from kvcast.system import available_bytes
+from sim.scenario import Shock
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,17 @@ def test_a_fleet_is_told_by_some_of_its_replicas(prepared: api.Prepared, monkeyp
         peaks[router] = own_cost.own_cost(fleet).peak_bytes
     one = min(len(prepared.workload) * own_cost.CACHE_REQUEST_BYTES / 8, own_cost.CACHE_BYTES)
     assert peaks["session-affinity"] - peaks["session-hash"] == pytest.approx(7 * one, rel=0.25)
+
+
+def test_a_fleet_that_a_shock_hits_is_not_told_by_some_of_it(prepared: api.Prepared, monkeypatch: Any) -> None:
+    """And it is on one clock, with the caches of all."""
+    monkeypatch.setattr(own_cost, "PIECE", 50)
+    given = replace(prepared.scenario, cluster=replace(prepared.scenario.cluster, replicas=8, router="session-hash"))
+    shocked = replace(given, shock=(Shock(kind="replica-down", at_s=5.0, duration_s=20.0),))
+    peaks = [own_cost.own_cost(api.prepare(one, prepared.workload)).peak_bytes for one in (given, shocked)]
+    assert peaks[1] - peaks[0] > 6 * min(
+        len(prepared.workload) * own_cost.CACHE_REQUEST_BYTES / 8, own_cost.CACHE_BYTES
+    )
 
 
 def test_what_this_machine_cannot_hold_is_refused_before_it_begins(prepared: api.Prepared, monkeypatch: Any) -> None:

@@ -57,7 +57,9 @@ class OwnCost:
 
 def own_cost(prepared: api.Prepared) -> OwnCost:
     workload, cluster = arriving(prepared.workload, prepared.resolved.params), prepared.scenario.cluster
-    some, replicas = _of_some_replicas(workload, cluster.replicas)
+    some, replicas = workload, cluster.replicas
+    if not prepared.scenario.shock:  # it may be of so many replicas
+        some, replicas = _of_some_replicas(workload, replicas)
     if len(some) <= PIECE or workload.concurrency is not None:
         part, warmup_s = picked(some, np.arange(min(PIECE, len(some)))), 0.0
     else:
@@ -70,13 +72,20 @@ def own_cost(prepared: api.Prepared) -> OwnCost:
     n, steps = len(workload), sum(len(steps) for steps in recording.steps) / max(len(part), 1)
     packed = int(workload.output_tokens.sum()) >= PACKS_FROM
     each = PACKED_REQUEST_BYTES + steps * PACKED_STEP_BYTES if packed else REQUEST_BYTES + steps * STEP_BYTES
-    apart = may_be_apart(find_router(cluster.router), workload, prepared.resolved.params)
-    at_once = 1 if apart else cluster.replicas
+    at_once = 1 if _apart(prepared) else cluster.replicas
     caches = min(n * CACHE_REQUEST_BYTES / cluster.replicas, CACHE_BYTES) * at_once
     peak = BASE_BYTES + n * each + cluster.replicas * RECORD_BYTES + caches
     if at_once > 100:
         share *= SCATTERED
     return OwnCost(n, REPORT_S + n * share * 1.25, peak)  # a quarter more for the report
+
+
+def _apart(prepared: api.Prepared) -> bool:
+    """Whether its replicas are simulated one after the other (sim.simulate.run)."""
+    scenario = prepared.scenario
+    if scenario.shock or scenario.client.acts or scenario.cluster.shed_over is not None:
+        return False
+    return may_be_apart(find_router(scenario.cluster.router), prepared.workload, prepared.resolved.params)
 
 
 def _of_some_replicas(workload: Workload, replicas: int) -> tuple[Workload, int]:

@@ -116,6 +116,10 @@ class Recalling(Policy):
         edges = [edge for pair in self._returning[request.id].get(node_id, ()) for edge in pair if lo < edge < hi]
         return min(edges, default=hi)
 
+    def entered(self, request: Asking) -> None:
+        """All that a request brings back has been inserted."""
+        self._returning.pop(request.id, None)
+
     def on_release(self, run: Run, request: Asking) -> None:
         if self._returning:
-            self._returning.pop(request.id, None)
+            self.entered(request)

@@ -63,7 +63,8 @@ class S3Fifo(Recalling):
             run.state = (queue, place, uses + 1)
 
     def on_release(self, run: Run, request: Asking) -> None:
-        super().on_release(run, request)
+        if self._returning:
+            self.entered(request)
         queue, place, uses = run.state
         if place is None:
             if run.released != self.last_release:
