@@ -29,7 +29,7 @@ ROOMS = (
     ("calibrate.resolve", "calibrate.utilization"),
     ("calibrate.latency", "calibrate.memory"),
     ("calibrate.faster",),
-    ("sim.step_times",),
+    ("sim.step_times", "sim.packed_rows"),
     ("sim.recording", "sim.paths", "sim.endless"),
     ("sim.own",),
     ("sim.kvcache.policies",),
