@@ -117,7 +117,9 @@ def cluster(request, own) -> Iterator[tuple[str, str]]:
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.syspath_prepend(str(own))
         with request.param(own) as address:
-            yield request.param.__name__.removesuffix("_cluster"), address
+            backend = request.param.__name__.removesuffix("_cluster")
+            with workers(backend, address):  # a session has one connection to Ray, which all tests use
+                yield backend, address
 
 
 @pytest.fixture(scope="module")

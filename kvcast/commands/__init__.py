@@ -64,7 +64,7 @@ def jobs_options(parser: argparse.ArgumentParser, default: int = 1, said: str = 
         help="simulate in processes of this machine (loky), or on the workers of a cluster (docs/clusters.md)",
     )
     parser.add_argument(
-        "--address", metavar="A", help="of the cluster: tcp://HOST:8786 (dask), HOST:6379 or ray://HOST:10001 (ray)"
+        "--address", metavar="A", help="of the cluster: tcp://HOST:8786 (dask), HOST:6379 or auto (ray)"
     )
     parser.set_defaults(jobs_default=default)
 

@@ -27,8 +27,8 @@ BACKENDS = ("loky", "dask", "ray")
 def workers(backend: str, address: str | None = None, processes: int = 1) -> Workers:
     """The workers of a cluster, or with "loky" so many processes of this machine; closed by whoever opened them.
 
-    address: of a Dask scheduler, "tcp://10.0.0.1:8786"; of a Ray cluster, "10.0.0.1:6379", "auto" on one of its
-    machines or "ray://10.0.0.1:10001". Raises InputError when nothing answers there, or the package is not installed.
+    address: of a Dask scheduler, "tcp://10.0.0.1:8786"; of a Ray cluster, "10.0.0.1:6379", or "auto" on one of
+    its machines. Raises InputError when nothing answers there, or the package is not installed.
     """
     if backend not in BACKENDS:
         raise InputError(f"--backend {backend}: no such backend{hint(backend, BACKENDS)}")

@@ -7,15 +7,14 @@ Its scheduler gives the calls of a lost worker to another by itself, and gives u
 
 from __future__ import annotations
 
+import pkgutil
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
-from kvcast.pools.places import Calls, Pool
+from kvcast.pools.places import CONNECT_S, NOT_INSTALLED, Calls, Pool, reachable
 from workloads.errors import InputError
-
-CONNECT_S = 15
 
 
 class Dask(Pool):
@@ -29,16 +28,26 @@ class Dask(Pool):
         except ModuleNotFoundError as error:
             raise InputError(f"--backend dask: {error}; expected pip install 'kvcast[dask]' here too") from None
         self.said = f"Dask at {address}"
+        reachable(address, "tcp://10.0.0.1:8786")
         try:
-            self._client = Client(address, timeout=CONNECT_S, set_as_default=False)
+            self._client = Client(address, timeout=int(CONNECT_S), set_as_default=False)
         except (OSError, ValueError) as error:
             raise InputError(
                 f"--address {address}: no Dask scheduler answers ({' '.join(str(error).split())[:200]}); expected the"
                 " line that `dask scheduler` prints, such as tcp://10.0.0.1:8786"
             ) from None
+        self._check_installed()
         self._executor = self._client.get_executor(pure=False)
         self._there: dict[str, int] = {}
         self._waiting = False
+
+    def _check_installed(self) -> None:
+        """A worker that cannot read a task because it knows none of its names ends itself."""
+        try:
+            self._client.run(pkgutil.resolve_name, "kvcast.pools.places:answer.__name__")
+        except (ImportError, AttributeError) as error:
+            self._client.close()
+            raise InputError(f"{self.said}: a worker {NOT_INSTALLED} ({error})") from None
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         return self._executor.submit(function, *arguments)
@@ -84,8 +93,6 @@ class Dask(Pool):
             raise InputError(
                 f"{self.said}: the connection to the scheduler was lost; what is finished is kept: run it again"
             ) from None
-        except ModuleNotFoundError as error:
-            raise InputError(f"{self.said}: {error} on a worker; expected kvcast installed on every one") from None
 
     def close(self) -> None:
         self._executor.shutdown(wait=False)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import pickle
 import platform
 import queue
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
+from urllib.parse import urlsplit
 
 from kvcast import text
 from kvcast.pools.code import everything
@@ -23,8 +25,10 @@ from workloads.errors import InputError
 Calls = Sequence[tuple[Any, ...]]
 LOOK_S = 2.0
 """Between two looks at who is there, while nothing is answered."""
+CONNECT_S = 10.0
 TRIES = 4
 """Of a call whose worker is lost each time; then the call itself is what kills them."""
+NOT_INSTALLED = "has no kvcast, or one of another version; expected the same on every worker"
 HERE = "this process"
 CODE_SHOWN = 12  #: hexadecimal digits
 
@@ -125,6 +129,24 @@ class Pool(Workers):
     def _say(self, lines: Sequence[str]) -> None:
         for line in lines:
             text.note(line)
+
+
+def reachable(address: str, example: str) -> None:
+    """Raise InputError unless something listens at "scheme://host:port" or "host:port": what a cluster's own package
+    takes minutes to say."""
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or not port:
+        raise InputError(f"--address {address}: expected HOST:PORT, such as {example}")
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_S).close()
+    except (OSError, UnicodeError) as error:
+        raise InputError(
+            f"--address {address}: nothing answers there ({error}); expected a running cluster, such as {example}"
+        ) from None
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from kvcast.pools.places import Calls, Pool
+from kvcast.pools.places import NOT_INSTALLED, Calls, Pool, reachable
 from workloads.errors import InputError
 
 
@@ -28,12 +31,15 @@ class Ray(Pool):
         self.said = f"Ray at {address}"
         self._ours = not ray.is_initialized()
         if self._ours:
+            if address != "auto":
+                reachable(address, "10.0.0.1:6379 of `ray start --head`")
             try:
-                ray.init(address=address, log_to_driver=False, logging_level="error")
+                with _own_signals():
+                    ray.init(address=address, log_to_driver=False, logging_level="error")
             except Exception as error:  # of many classes, none of them in its documentation
                 raise InputError(
                     f"--address {address}: no Ray cluster answers ({' '.join(str(error).split())[:200]}); expected"
-                    " host:6379 of `ray start --head`, auto on one of its machines, or ray://host:10001"
+                    " host:6379 of `ray start --head`, or auto on one of its machines"
                 ) from None
         self._ray = ray
         self._failed = exceptions.RayTaskError
@@ -71,10 +77,25 @@ class Ray(Pool):
             yield from super().finished(function, calls)
         except self._failed as error:
             cause = getattr(error, "cause", error)
-            if isinstance(cause, ModuleNotFoundError):
-                raise InputError(f"{self.said}: {cause} on a worker; expected kvcast installed on every one") from None
+            if "failed to import on the worker" in str(cause):
+                raise InputError(f"{self.said}: a worker {NOT_INSTALLED}") from None
             raise cause from None
 
     def close(self) -> None:
         if self._ours:
             self._ray.shutdown()
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray takes SIGTERM; afterwards it is answered as before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
