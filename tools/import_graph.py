@@ -46,6 +46,7 @@ ROOMS = (
     ("sim.fleet", "sim.alone"),
     ("sim.simulate",),
     ("kvcast",),
+    ("kvcast.pools",),
     ("kvcast.scenario",),
     ("kvcast.config",),
     ("kvcast.trust.evidence",),
