@@ -41,7 +41,7 @@ from kvcast.figures.replicas import replica_load
 from kvcast.figures.resilience import branches
 from kvcast.figures.style import marked
 from kvcast.figures.timeline import PHASES, by_replica, in_system, lives, lives_of, queue, request_life, window_of
-from kvcast.figures.users import within_limits_by_users
+from kvcast.figures.users import latency_by_users, within_limits_by_users
 from kvcast.figures.workload import arrivals, prompt_layers
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "in_system",
     "kv_occupancy",
     "latency_by_rate",
+    "latency_by_users",
     "latency_cdf",
     "latency_over_time",
     "life_memory",
