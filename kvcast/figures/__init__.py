@@ -35,7 +35,7 @@ from kvcast.figures.comparison import differences
 from kvcast.figures.latency import latency_cdf
 from kvcast.figures.latency_time import latency_over_time
 from kvcast.figures.life import life_memory, life_prompts
-from kvcast.figures.plan_candidates import candidates
+from kvcast.figures.plan_candidates import candidates, shares_by_cost
 from kvcast.figures.plan_growth import binding, growth
 from kvcast.figures.replicas import replica_load
 from kvcast.figures.resilience import branches
@@ -80,6 +80,7 @@ __all__ = [
     "replica_load",
     "request_life",
     "residuals",
+    "shares_by_cost",
     "tokens_by_scope",
     "value_of_memory",
     "window_of",

@@ -50,15 +50,12 @@ def latency_by_users(card: Document) -> go.Figure:
     """TTFT and TPOT, p50 and p99, at every load that the card's fleet was simulated at, in users, with their limits."""
     plan, capacity = card["plan"], card["plan"]["capacity"]
     factor = card["load"]["users"] / capacity["offered_rate_per_s"]
-    told = {
-        name: capacity[name] and capacity[name] * factor
-        for name in ("offered_rate_per_s", "slo_capacity_per_s", "low", "high")
-    }
+    told = {name: capacity[name] and capacity[name] * factor for name in ("offered_rate_per_s", "slo_capacity_per_s")}
     rows = sorted(({**row, "load": row["load"] * factor} for row in plan["rates"]), key=lambda row: row["load"])
     figure = latency_by_rate({**plan, "rates": rows, "capacity": {**told, "unit": "users"}})
     figure.update_xaxes(title="users at once")
-    figure.update_layout(title="What users wait for")
-    return figure
+    figure.for_each_trace(lambda trace: trace.update(showlegend=not trace.text))  # a limit has its name on its line
+    return styled(figure, "What users wait for")
 
 
 def _line(x: list[float], y: list[float], name: str, colour: str, dash: str = "dash") -> go.Scatter:

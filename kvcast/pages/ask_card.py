@@ -178,11 +178,10 @@ def _plots(card: Document) -> None:
     parts = []
     if card["loads"]:
         parts.append((figures.within_limits_by_users(card), TERMS["users_served"]))
-    tried = figures.candidates(card["plan"])
-    if tried.data:
-        parts.append((tried, TERMS["candidates"]))
+    if sum(row["attainment"]["high"] is not None for row in card["plan"]["candidates"]) > 1:
+        parts.append((figures.shares_by_cost(card["plan"]), TERMS["fleets_tried"]))
     if parts:
-        for place, (figure, term) in zip(st.columns(2), parts, strict=False):
+        for place, (figure, term) in zip(st.columns(len(parts)), parts, strict=True):
             plot(place, figure, term)
 
 

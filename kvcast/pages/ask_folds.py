@@ -26,21 +26,29 @@ from kvcast.present.verdict import share_of
 from workloads.config import MixClass
 
 Document = Mapping[str, Any]
+SOURCES = "Where the numbers come from"
 
 
 def draw(card: Document, raw: Document, command: str, pages: Mapping[str, Any]) -> None:
     """card: as it may be shown; raw: with the server's own paths. command: the question for a terminal."""
     for title, (page, label, told, part) in FOLDS.items():
-        with st.expander(title):
-            line, button = st.columns([5, 1], vertical_alignment="center")
-            line.markdown(plain(" ".join([*part(card), f"{told[:1].upper()}{told[1:]}."])))
-            if button.button(label, key=f"ask.fold.{title}", width="stretch"):
-                _look(raw)
-                st.switch_page(pages[page])
-            if title in PICTURES:
-                PICTURES[title](card)
-    with st.expander("Where the numbers come from"):
-        _sources(card, command)
+        if (fold := _fold(title)).open:
+            with fold:
+                line, button = st.columns([5, 1], vertical_alignment="center")
+                line.markdown(plain(" ".join(part(card)) or f"{told[:1].upper()}{told[1:]}."))
+                if button.button(label, key=f"ask.fold.{title}", width="stretch", help=told):
+                    _look(raw)
+                    st.switch_page(pages[page])
+                if title in PICTURES:
+                    PICTURES[title](card)
+    if (fold := _fold(SOURCES)).open:
+        with fold:
+            _sources(card, command)
+
+
+def _fold(title: str) -> Any:
+    """What is closed is not drawn: the page is there the sooner."""
+    return st.expander(title, key=f"ask.open.{title}", on_change="rerun")
 
 
 def _look(card: Document) -> None:
@@ -145,7 +153,7 @@ def _sources(card: Document, command: str) -> None:
         *_model_error(card),
         words.again(document),
     ]
-    st.markdown("\n".join(f"- {plain(line)}" for line in lines))
+    st.markdown("\n".join(f"- {plain(line.replace('+- ', '± '))}" for line in lines))
     st.code(command, language="bash", wrap_lines=True)
     left, right = st.columns(2)
     left.download_button(

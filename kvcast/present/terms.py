@@ -123,6 +123,10 @@ TERMS = {
         "Layers of the average prompt in the order the model reads them. A cache reuses a prompt from its beginning up"
         " to the first text that has changed; what is hatched is shared text behind that."
     ),
+    "fleets_tried": (
+        "Every fleet that was simulated, by its cost and the share of requests within their limits, with its 95 %"
+        " interval. A run is ended as soon as it cannot reach the target any more: then only an upper end is known."
+    ),
     "candidates": (
         "Every fleet that was simulated, by TTFT p99 and cost. On the Pareto front of those that meet the target,"
         " nothing is both cheaper and faster. Unstable ones and those stopped early are in the table only."
