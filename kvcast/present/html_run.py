@@ -238,7 +238,7 @@ def _by_class(s: Document) -> str:
             name,
             text.count(row["arrived"]),
             text.percent(row["attainment"]),
-            text.percent(row["prefix_hit_rate"]),
+            text.hit_rate(row["prefix_hit_rate"], s["prefix_identity"]),
             *(
                 text.UNKNOWN if hide else text.milliseconds(row["latency_ms"][key][stat])
                 for key in ("ttft", "tpot")
