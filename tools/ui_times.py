@@ -63,7 +63,7 @@ class Figure:
         cpu = f"{statistics.median(self.cpu_s):8.2f}" if self.cpu_s else f"{'-':>8}"
         most_cpu = "-" if self.most_cpu_s is None else f"{self.most_cpu_s:g}"
         return (
-            f"{self.name:58} {statistics.median(self.seconds):7.2f} {max(self.seconds):7.2f} {self.most_s:6g}"
+            f"{self.name:60} {statistics.median(self.seconds):7.2f} {max(self.seconds):7.2f} {self.most_s:6g}"
             f" {cpu} {most_cpu:>6} {statistics.median(self.page_s):8.2f}"
         )
 
@@ -148,8 +148,8 @@ class Timed:
         self.measured(figure, reader, act)
 
 
-FIRST = Figure("first page: the example's answer, from the address", 4.0)
-PLAN = Figure("Plan: first verdict of the bundled example", 4.0)
+FIRST = Figure("first page: the verdict of its example, from the address", 4.0)
+PLAN = Figure("Plan: first verdict of the bundled example, from its address", 4.0)
 USERS = Figure("first page: other users, first bound of the new question", 2.0)
 SETTING = Figure("Plan: a setting, the page says what has changed", 1.0, 0.2)
 LIMIT = Figure("Plan: another limit, its verdict", 0.3, 0.2)
@@ -160,7 +160,7 @@ FIGURES = (FIRST, PLAN, USERS, SETTING, LIMIT, TARGET, PRICE)
 
 def measure(timed: Timed, tries: int) -> None:
     for _ in range(tries):
-        timed.opened(FIRST, "", METRICS, "Fleet")
+        timed.opened(FIRST, "", MAIN, "Meets, and recovers")
         timed.opened(PLAN, "plan", VERDICT, "%")
     first, plan = timed.reader(), timed.reader()
     first.open()
@@ -198,7 +198,7 @@ def main() -> None:
     ):
         measure(Timed(chromium, server), args.tries)
     median, most, limit, cpu, page = ("median", "most", "limit", "CPU", "page CPU")
-    print(f"{'seconds':58} {median:>7} {most:>7} {limit:>6} {cpu:>8} {limit:>6} {page:>8}")
+    print(f"{'seconds':60} {median:>7} {most:>7} {limit:>6} {cpu:>8} {limit:>6} {page:>8}")
     for figure in FIGURES:
         print(figure.row())
     print(f"{args.tries} tries each, {os.cpu_count()} cores, load {load:.1f} before and {os.getloadavg()[0]:.1f} after")
