@@ -1,4 +1,4 @@
-# make demo | test | test-kernels | test-calibrate | test-clusters | lint | fuzz | hostile | mutants | engine-check | bench | dashboard | ui-test | screenshots: each sets up the virtual environment .venv on first use.
+# make demo | test | test-kernels | test-calibrate | test-clusters | lint | fuzz | hostile | mutants | engine-check | bench | dashboard | ui-test | ui-times | screenshots: each sets up the virtual environment .venv on first use.
 # The reference traces and measurements that some tests need are found through KVCAST_DATA.
 
 PYTHON ?= python3
@@ -13,7 +13,7 @@ TRITON  ?= $(shell sed -n 's/^triton==//p' constraints.txt)
 PICK    ?= all
 KERNELS := .venv-kernels-$(TRITON)
 
-.PHONY: help demo test test-kernels test-calibrate test-clusters lint fuzz hostile mutants engine-check bench dashboard ui-test screenshots clean
+.PHONY: help demo test test-kernels test-calibrate test-clusters lint fuzz hostile mutants engine-check bench dashboard ui-test ui-times screenshots clean
 
 help:
 	@echo "make demo       simulate the bundled mix: what the prefix cache is worth on an H200"
@@ -22,7 +22,8 @@ help:
 	@echo "make test-kernels  the Triton kernels, interpreted and compiled, no GPU needed; PICK=pairwise takes minutes, all of it an hour"
 	@echo "make test-calibrate  calibration with torch on the CPU"
 	@echo "make test-clusters  a sweep, a comparison and a plan on a real Dask and a real Ray cluster, a worker of each killed"
-	@echo "make ui-test    a planner's way to a verdict, in a browser    make screenshots  pictures of every page (both need chromium)"
+	@echo "make ui-test    a planner's way to a verdict, in a browser    make ui-times  what a reader waits for there"
+	@echo "make screenshots  pictures of every page (all three need chromium)"
 	@echo "make fuzz OPS=50000  random tests against a per-block reference    make bench  speed"
 	@echo "make hostile    some 4,100 bad inputs to every command and 168 kills: one line each, nothing lost (minutes)"
 	@echo "make engine-check ENGINE_PYTHON=...  record what the vLLM installed there does, on the CPU, and replay it (a minute)"
@@ -107,6 +108,9 @@ bench: $(VENV)/.installed
 
 ui-test: $(VENV)/.installed-test
 	$(BIN)/python -m tools.ui_flow
+
+ui-times: $(VENV)/.installed-test
+	$(BIN)/python -m tools.ui_times
 
 screenshots: $(VENV)/.installed-test
 	$(BIN)/python -m tools.screenshots --out runs/screenshots

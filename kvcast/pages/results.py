@@ -116,7 +116,9 @@ def _smaller(s: Document, mark: str) -> Any:
             f"{TERMS['throughput']} {s['request_throughput'] or 0:.3g} requests/s.",
         ),
         (
-            f"hit rate {text.percent(s['prefix_hit_rate'])}, ceiling {text.percent(s['reuse_ceiling_replica'])}",
+            f"hit rate {text.percent(s['prefix_hit_rate'])}, ceiling {text.percent(s['reuse_ceiling_replica'])}"
+            if s["prefix_identity"]
+            else "hit rate unknown: the workload says nothing about shared text",
             f"{hit} Block size {s['block_size']}.",
         ),
         (f"KV peak {text.percent(s['kv_usage_peak'])}, {text.count(s['preemptions'])} preemptions", kv),
@@ -200,9 +202,14 @@ def verdict_rows(rows: Sequence[Document]) -> list[dict[str, str]]:
 
 def _classes(s: Document) -> None:
     st.header("By class", help=TERMS["verdict"])
-    hide = s["stable"] is False
+    st.dataframe(class_rows(s), hide_index=True, width="stretch")
+
+
+def class_rows(s: Document) -> list[dict[str, str]]:
+    """A row for each class of a run."""
+    hide, known = s["stable"] is False, s["prefix_identity"]
     judged = {row["class"]: row for row in verdict_rows(s["verdict"]["classes"] if s["verdict"] else ())}
-    rows = [
+    return [
         {
             "class": name,
             **{
@@ -215,8 +222,8 @@ def _classes(s: Document) -> None:
             },
             "arrived": text.count(row["arrived"]),
             "completed": text.count(row["completed"]),
-            f"hit rate (block {s['block_size']})": text.percent(row["prefix_hit_rate"]),
-            "ceiling": text.percent(row["reuse_ceiling_replica"]),
+            f"hit rate (block {s['block_size']})": text.hit_rate(row["prefix_hit_rate"], known),
+            "ceiling": text.hit_rate(row["reuse_ceiling_replica"], known),
             **{
                 f"{label} {stat}": text.UNKNOWN if hide else text.milliseconds(row["latency_ms"][key][stat])
                 for label, key in (("TTFT", "ttft"), ("TPOT", "tpot"))
@@ -227,7 +234,6 @@ def _classes(s: Document) -> None:
         }
         for name, row in s["classes"].items()
     ]
-    st.dataframe(rows, hide_index=True, width="stretch")
 
 
 def _worth(s: Document) -> None:

@@ -153,7 +153,7 @@ def class_lines(result: Result) -> str:
             name,
             text.count(c["arrived"]),
             text.percent(c["attainment"]),
-            text.percent(c["prefix_hit_rate"]),
+            text.hit_rate(c["prefix_hit_rate"], result.report.summary["prefix_identity"]),
             text.milliseconds(c["latency_ms"]["ttft"]["mean"]),
             text.milliseconds(c["latency_ms"]["ttft"]["p99"]),
             text.milliseconds(c["latency_ms"]["tpot"]["mean"]),
