@@ -30,6 +30,7 @@ _PUBLIC = {
     "sweep": "kvcast.studies.sweeps",
     "plan": "kvcast.planner",
     "together": "kvcast.studies.windows",
+    "workers": "kvcast.pools",
     # a run's folder
     "load_run": "kvcast.store.runs",
     "save_run": "kvcast.store.runs",
@@ -87,6 +88,7 @@ __all__ = [
     "simulate",
     "sweep",
     "together",
+    "workers",
 ]
 
 if TYPE_CHECKING:
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
     from kvcast.asking import ask
     from kvcast.config import load_scenario, scenario_from_doc
     from kvcast.planner import plan
+    from kvcast.pools import workers
     from kvcast.store.runs import load_run, save_run
     from kvcast.studies.side_by_side import compare
     from kvcast.studies.sweeps import sweep
