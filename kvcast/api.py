@@ -141,6 +141,7 @@ def without_cache(prepared: Prepared) -> Prepared:
 def record(prepared: Prepared, **options: Any) -> Recording:
     """Run the simulation alone. Options are those of `sim.simulate.run` (record_life, step_log, fast_forward, on_clock,
     processes)."""
+    from kvcast.scenario.autoscale import scaler_of
     from sim import simulate as engine
     from sim.fleet.shocks import processes_of
 
@@ -151,7 +152,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         horizon = duration if horizon is None else min(duration, horizon)
     if scenario.cache.policy == OPTIMAL and scenario.cache.enabled:
         options["record_cache"] = True
-    shocks = processes_of(scenario.shock, run.warmup_s or 0.0)
+    beside = [*scaler_of(scenario), *processes_of(scenario.shock, run.warmup_s or 0.0, scenario.seed)]
     return engine.run(
         prepared.workload,
         prepared.resolved.params,
@@ -164,7 +165,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         client=scenario.client if scenario.client.acts else None,
         shed_over=scenario.cluster.shed_over,
         sessions_first=scenario.cluster.sessions_first,
-        **{**options, "processes": [*shocks, *options.get("processes", ())]},
+        **{**options, "processes": [*beside, *options.get("processes", ())]},
     )
 
 

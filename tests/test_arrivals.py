@@ -226,8 +226,7 @@ CHAT = MixClass(name="chat", rate=2.0, layers=(Layer(name="q", tokens=Dist(value
 
 
 def test_a_demand_moves_each_session_and_leaves_it_as_it_is():
-    """Poisson of rate 2: with the load doubled in the first half of 100 s and none in the second, what came by 2 t comes
-    by t; the 51st second of the steady one is that of the period after."""
+    """With the load doubled in the first half of every 100 s and none in the second, what came by 2 t comes by t."""
     steady, moved = (
         build(replace(WorkloadConfig(class_=(CHAT,)), duration_s=200.0, demand=one), 3)
         for one in (None, Demand(factors=(2.0, 0.0), period_s=100.0))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,12 @@ from workloads.limits import MAX_SECONDS, Limit, check_values
 from workloads.table import Kind, number, read_table
 
 DAY_S = 86400.0
+# fmt: off
 WORKING_DAY = (
-    (0.2, 0.15, 0.1, 0.1, 0.1, 0.15, 0.25, 0.5, 1.1, 2.0, 2.66, 2.3)
-    + (1.4, 1.6, 2.2, 2.3, 1.9, 1.4, 1.0, 0.8, 0.7, 0.5, 0.35, 0.24)
-)  # fmt: skip
+    0.2, 0.15, 0.1, 0.1, 0.1, 0.15, 0.25, 0.5, 1.1, 2.0, 2.66, 2.3,
+    1.4, 1.6, 2.2, 2.3, 1.9, 1.4, 1.0, 0.8, 0.7, 0.5, 0.35, 0.24,
+)
+# fmt: on
 """An hour each, mean 1. The peak is measured (ServeGen's DeepSeek-R1 clients, 2.66 times the mean), the shape judged:
 the curve of the preset "reasoning"."""
 SINE = tuple(round(1 - 0.5 * math.cos(2 * math.pi * (hour + 0.5) / 24), 6) for hour in range(24))
@@ -98,7 +101,7 @@ def recorded(path: Path, period_s: float | None = None) -> tuple[tuple[float, ..
     long as the one before it, or to the end of period_s. Raises InputError."""
     rows = read_table(path, COLUMNS)
     times_s = [float(row["time_s"]) for row in rows]
-    for i, (before, after) in enumerate(zip(times_s, times_s[1:], strict=False), 3):
+    for i, (before, after) in enumerate(pairwise(times_s), 3):
         if after - before < TICK_S:
             raise InputError(f"{path}, row {i}: time_s = {after:g}, expected a time after {before:g}")
     if times_s[0] != 0:

@@ -1,0 +1,101 @@
+"""An [autoscale] section with nothing left open, and the process that it stands for.
+
+The one idea: a replica's start takes what its weights take to load, so how long it is known once the model is.
+
+    >>> resolve(scenario).scenario.autoscale.start_s
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from kvcast.scenario.steady import is_mix
+from sim.scenario import ROLLING, SCHEDULE, Scenario
+from workloads import mix, steady
+from workloads.errors import InputError
+from workloads.limits import MAX_REPLICAS, MAX_SECONDS
+
+if TYPE_CHECKING:
+    from kvcast.scenario.resolve import Resolved
+    from sim.fleet.processes import Process
+
+SHARE = 0.95
+"""Of the TTFTs that rule "slo" wants within its target, where [slo] attainment says nothing."""
+
+
+def with_autoscale(resolved: Resolved) -> Resolved:
+    """Its rule's own values in the keys that are open, the slo's limit as the target of TTFTs, and how long a start
+    takes. Raises InputError."""
+    scenario = resolved.scenario
+    if not scenario.autoscale.scales:
+        return resolved
+    filled = scenario.autoscale.filled()
+    if filled.rule != SCHEDULE and filled.metric == "ttft" and filled.target is None:
+        filled = replace(filled, target=scenario.slo.ttft_s)
+    if filled.rule != SCHEDULE and filled.target is None:
+        expected = "[slo] ttft_s, or a target" if filled.metric == "ttft" else "a target"
+        raise InputError(f"[autoscale] rule = {filled.rule!r}: expected {expected} with it")
+    if filled.start_s is None:
+        weights_gb = resolved.memory.weights * scenario.hardware.gpus / 1e9
+        filled = replace(filled, start_s=round(filled.boot_s + weights_gb / filled.load_gb_per_s, 3))
+    return replace(resolved, scenario=replace(scenario, autoscale=filled))
+
+
+def scaler_of(scenario: Scenario) -> list[Process]:
+    """The process of a resolved scenario's [autoscale]; none where nothing scales."""
+    if not scenario.autoscale.scales:
+        return []
+    from sim.fleet.autoscaler import autoscaler
+
+    return [autoscaler(scenario.autoscale, _clock_s(scenario), scenario.slo.attainment or SHARE)]
+
+
+def _clock_s(scenario: Scenario) -> float:
+    """What a schedule's clock shows when the run begins: the mix's, else one that is 0 at the end of the warm-up."""
+    if is_mix(scenario) and steady.period_s(mix.resolve(scenario.workload)):
+        return scenario.workload.start_s
+    return -(scenario.run.warmup_s or 0.0)
+
+
+def autoscale_problems(scenario: Scenario) -> Iterator[str]:
+    """A line for every value of [autoscale], and of a rolling restart, that makes no sense beside the others."""
+    given, most = scenario.autoscale, scenario.cluster.replicas
+    for place, shock in enumerate(scenario.shock, 1):
+        least_s = most * (shock.notice_s + shock.load_s)
+        if shock.kind == ROLLING and shock.duration_s < least_s:
+            yield (
+                f"[shock {place}] duration_s = {shock.duration_s:g}: expected at least {least_s:g}, {most} replicas one"
+                f" after the other, each notice_s = {shock.notice_s:g} and load_s = {shock.load_s:g}"
+            )
+    if not given.scales:
+        return
+    if given.min_replicas > most:
+        yield f"[autoscale] min_replicas = {given.min_replicas}: expected at most cluster.replicas = {most}"
+    if scenario.cache.policy in ("clairvoyant", "optimal"):
+        yield (
+            f"[autoscale] with cache.policy = {scenario.cache.policy!r}: it knows the future of a fleet that never"
+            " changes; expected another policy"
+        )
+    if given.rule == SCHEDULE:
+        yield from _schedule_problems(scenario)
+    elif given.filled().metric == "tokens" and given.prefill_tokens_per_s is None:
+        yield "[autoscale] metric = 'tokens': expected prefill_tokens_per_s with it, of one replica"
+
+
+def _schedule_problems(scenario: Scenario) -> Iterator[str]:
+    given, most = scenario.autoscale, scenario.cluster.replicas
+    if not given.times_s or len(given.times_s) != len(given.replicas):
+        yield (
+            f"[autoscale] rule = 'schedule' with {len(given.times_s)} times_s and {len(given.replicas)} replicas:"
+            " expected as many of the one as of the other, one at least"
+        )
+    for i, (before, after) in enumerate(pairwise((0.0, *given.times_s, min(given.cycle_s, MAX_SECONDS)))):
+        if not (before <= after if i == 0 else before < after):
+            name = f"times_s[{i}]" if i < len(given.times_s) else "cycle_s"
+            yield f"[autoscale] {name} = {after:g}: expected a time after {before:g}"
+    for i, n in enumerate(given.replicas):
+        if not 1 <= n <= min(most, MAX_REPLICAS):
+            yield f"[autoscale] replicas[{i}] = {n}: expected 1 to cluster.replicas = {most}"
