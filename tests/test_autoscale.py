@@ -5,13 +5,24 @@ python -m pytest tests/test_autoscale.py
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from kvcast import api
 from kvcast.config import scenario_from_doc
+from kvcast.figures import replicas_over_time
+from kvcast.planner import plan
+from kvcast.planner.disturbed import failure
+from kvcast.planner.options import Options
+from kvcast.planner.trials import Trials
+from kvcast.planner.words.beyond import failure as failure_words
+from kvcast.present import summary_text
+from kvcast.store.simulations import Lab
+from kvcast.studies import compare
 from sim.fleet.autoscaler import autoscaler
 from sim.fleet.shocks import processes_of
 from sim.measure.report import build_report
@@ -19,6 +30,7 @@ from sim.recording import COMPLETED, NOT_ARRIVED, UNFINISHED
 from sim.scaling import RULES, Scaler, Seen, by_ratio, by_tokens, limited, next_change_s, scheduled, stabilised
 from sim.scenario import AutoscaleConfig, ClientConfig, ClusterConfig, EngineParams, RunConfig, Shock
 from sim.simulate import run
+from tests.plan_cases import CHAT
 from tests.recordings import scenario
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
 from workloads.errors import InputError
@@ -375,3 +387,75 @@ def test_a_rolling_restart_needs_its_time() -> None:
     shock = {"kind": "rolling-restart", "duration_s": 200}
     with pytest.raises(InputError, match=r"duration_s = 200: expected at least 270, 3 replicas"):
         scenario_from_doc({**DOC, "shock": [shock]})
+
+
+# -- what is told of it ----------------------------------------------------------------------------------------------
+
+SMALL = {
+    "workload": {"class": [{**CHAT, "rate": 1.0}], "duration_s": 300.0},
+    "run": {"warmup_s": 60.0},
+    "model": {"name": "tiny"},
+    "hardware": {"profile": "roofline:h200"},
+    "engine": {"step_overhead_ms": 5.0, "kv_blocks": 20_000, "max_model_len": 16384},
+    "cluster": {"replicas": 2},
+    "slo": {"ttft_s": 0.5, "attainment": 0.9},
+    "cost": {"gpu_hour_usd": 2.0},
+    "autoscale": {"times_s": [0, 120, 180], "replicas": [2, 1, 2], "start_s": 10.0},
+}
+
+
+def test_fleets_over_time_side_by_side() -> None:
+    """240 s are judged: all of them two replicas, or one from 120 to 180 s after the warm-up, and what it drains."""
+    found = compare.simulate_all(compare.variants(SMALL, ["autoscale.rule=none,schedule"]))
+    static, scheduled_ = (one.summary for one in found)
+    assert "fleet" not in static
+    fleet = scheduled_["fleet"]
+    assert (fleet["rule"], fleet["fewest"], fleet["most"], fleet["starts"]) == ("schedule", 1, 2, 1)
+    window_h = (scheduled_["window"]["end_s"] - scheduled_["window"]["start_s"]) / 3600
+    assert fleet["gpu_hours_all"] == pytest.approx(2 * window_h)
+    assert fleet["gpu_hours"] == pytest.approx(scheduled_["gpu_hours"], rel=1e-12)
+    assert fleet["gpu_hours"] == pytest.approx(2 * window_h - 60 / 3600, abs=10 / 3600)
+    assert scheduled_["cost"]["usd"] == pytest.approx(2.0 * fleet["gpu_hours"])
+    table = compare.as_table(found)
+    assert "fleets over time" in table
+    (row,) = [line.split() for line in table.splitlines() if line.startswith("schedule") and " 1 " in line]
+    assert row[2:5] == ["1", "2", "1"]
+    figure = replicas_over_time(timeline_of())
+    assert max(figure.data[0].y) == max(figure.data[1].y) == 2
+
+
+def timeline_of():
+    config = scenario_from_doc({**SMALL, "autoscale": {**SMALL["autoscale"], "rule": "schedule"}})
+    return api.simulate(config).timeline
+
+
+def test_a_summary_says_what_it_held() -> None:
+    result = api.run(api.prepare(scenario_from_doc({**SMALL, "autoscale": {**SMALL["autoscale"], "rule": "schedule"}})))
+    told = summary_text.describe(result)
+    assert "held (1 to 2, schedule)" in told
+    assert "% of all replicas'" in told
+    assert "scaling: schedule, 2 from 0 s, 1 from 120 s, 2 from 180 s; at most 2 replicas" in told.replace(
+        "\n    ", " "
+    )
+
+
+def test_a_plan_says_what_a_failure_does_and_refuses_what_scales(tmp_path) -> None:
+    doc = {**SMALL, "autoscale": {"start_s": 20.0}, "plan": {"recover_within_s": 60.0}, "cluster": {"replicas": 2}}
+    one = api.windowed(scenario_from_doc(doc))
+    with Trials(Lab(tmp_path), [0], 0.95) as trials:
+        fleet = SimpleNamespace(
+            winner=0, trials=trials, answer=SimpleNamespace(meets=True, trial=SimpleNamespace(scenario=one))
+        )
+        told = failure(fleet, Options())
+        assert failure(fleet, Options(recover=False)) is None
+        alone = replace(one, cluster=replace(one.cluster, replicas=1))
+        fleet.answer.trial.scenario = alone
+        assert failure(fleet, Options()) is None
+    assert told["down_s"] == 20.0
+    assert told["attainment_before"] > 0.9
+    assert told["recovered_s"] is None or told["recovered_s"] <= 600
+    words = failure_words({"failure": told})
+    assert "one replica fails, and is back, cold, after 20.0 s" in words
+    assert failure_words({}) == ""
+    with pytest.raises(InputError, match=r"rule = 'slo': a plan looks for a fleet that does not change"):
+        plan(scenario_from_doc({**SMALL, "autoscale": {"rule": "slo"}}))

@@ -38,10 +38,38 @@ def with_autoscale(resolved: Resolved) -> Resolved:
     if filled.rule != SCHEDULE and filled.target is None:
         expected = "[slo] ttft_s, or a target" if filled.metric == "ttft" else "a target"
         raise InputError(f"[autoscale] rule = {filled.rule!r}: expected {expected} with it")
-    if filled.start_s is None:
-        weights_gb = resolved.memory.weights * scenario.hardware.gpus / 1e9
-        filled = replace(filled, start_s=round(filled.boot_s + weights_gb / filled.load_gb_per_s, 3))
-    return replace(resolved, scenario=replace(scenario, autoscale=filled))
+    return replace(resolved, scenario=replace(scenario, autoscale=replace(filled, start_s=start_s(resolved))))
+
+
+def weights_gb(resolved: Resolved) -> float:
+    """GB (1e9 bytes) of weights on all GPUs of a replica."""
+    return resolved.memory.weights * resolved.scenario.hardware.gpus / 1e9
+
+
+def start_s(resolved: Resolved) -> float:
+    """Seconds from the start of a replica until it takes requests: as given, else boot_s and its weights at
+    load_gb_per_s."""
+    given = resolved.scenario.autoscale
+    if given.start_s is not None:
+        return given.start_s
+    return round(given.boot_s + weights_gb(resolved) / given.load_gb_per_s, 3)
+
+
+def scaling_lines(resolved: Resolved) -> list[str]:
+    """For people: the rule of a fleet that scales, and what a start takes; none for any other."""
+    given, most = resolved.scenario.autoscale, resolved.scenario.cluster.replicas
+    if not given.scales:
+        return []
+    if given.rule == SCHEDULE:
+        rule = (
+            f"schedule, {', '.join(f'{n} from {at:g} s' for at, n in zip(given.times_s, given.replicas, strict=True))}"
+        )
+    else:
+        rule = f"{given.rule}, {given.metric} {given.target:g} a replica every {given.period_s:g} s"
+    made = f"{given.boot_s:g} s, and {weights_gb(resolved):.3g} GB of weights at {given.load_gb_per_s:g} GB/s"
+    open_ = replace(resolved, scenario=replace(resolved.scenario, autoscale=replace(given, start_s=None)))
+    told = made if start_s(open_) == given.start_s else "given"
+    return [f"scaling: {rule}; at most {most} replicas, each takes {given.start_s:g} s to start ({told})"]
 
 
 def scaler_of(scenario: Scenario) -> list[Process]:
