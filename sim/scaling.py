@@ -136,13 +136,16 @@ class Seen(NamedTuple):
 class Scaler:
     """How many replicas a rule wants, from what it sees. Mutates only what it has asked for before."""
 
-    def __init__(self, rule: Rule, least: int, most: int, tokens_per_s: float = math.nan) -> None:
-        """It begins with `most`. tokens_per_s: prefill of one replica, for llm-d-tokens."""
+    def __init__(
+        self, rule: Rule, least: int, most: int, begins: int | None = None, tokens_per_s: float = math.nan
+    ) -> None:
+        """begins: with how many, `most` by default, which count as asked for at time 0. tokens_per_s: prefill of one
+        replica, for llm-d-tokens."""
         assert rule.target is not None
         self.rule, self.least, self.most, self.target = rule, least, most, rule.target
-        self.wanted = most
+        self.wanted = most if begins is None else begins
         self._tokens_per_s = tokens_per_s
-        self._asked: list[tuple[float, int]] = []
+        self._asked = [(0.0, self.wanted)]
         self._panicked_s = -math.inf
 
     def decide(self, now_s: float, seen: Sequence[Seen], ttft_s: float = 0.0) -> int:
@@ -156,8 +159,11 @@ class Scaler:
         self._asked = [one for one in self._asked if one[0] > now_s - longest_s] + [(now_s, asked)]
         n = stabilised(self._asked, now_s, self.wanted, rule.up_wait_s, rule.down_wait_s)
         n = limited(self.wanted, n, rule.up_percent, rule.up_replicas, rule.down_replicas)
-        self.wanted = min(max(n, self.least), self.most)
-        return self.wanted
+        n = min(max(n, self.least), self.most)
+        if n < self.wanted and rule.down_replicas is not None:
+            self._asked = [(now_s, n)]  # what was asked for before was of another fleet
+        self.wanted = n
+        return n
 
     def _asks(self, seen: Sequence[Seen], ttft_s: float) -> int:
         rule, n = self.rule, self.wanted

@@ -507,7 +507,7 @@ class AutoscaleConfig:
         None, "at most so many per cent more a decision, or up_replicas (100)", from_0(MOST_PERCENT)
     )
     up_replicas: int | None = key(None, "at most so many more a decision, or up_percent (4)", from_1(MAX_REPLICAS))
-    down_replicas: int | None = key(None, "at most so many fewer a decision", from_1(MAX_REPLICAS))
+    down_replicas: int | None = key(None, "at most so many fewer, and then none for down_wait_s", from_1(MAX_REPLICAS))
     prefill_tokens_per_s: float | None = key(
         None, "metric tokens: prompt tokens a second of one replica, computed alone", above_0(1e9)
     )

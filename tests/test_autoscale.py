@@ -94,8 +94,7 @@ def seen(at_s, requests, running=None):
 
 def wanted(rule, rows, least=1, most=100, begins=None, **given):
     """What a named rule wants at each (time, requests in all) it sees, of replicas that begin with `begins`."""
-    scaler = Scaler(AutoscaleConfig(rule=rule, **given).as_rule(), least, most)
-    scaler.wanted = begins or least
+    scaler = Scaler(AutoscaleConfig(rule=rule, **given).as_rule(), least, most, begins or least)
     back_s = scaler.rule.lookback_s
     history = [seen(at_s, n) for at_s, n in rows]
     return [
@@ -114,15 +113,13 @@ def test_hpa_goes_up_at_once_and_down_after_five_minutes():
 
 
 def test_llm_d_counts_what_runs():
-    scaler = Scaler(RULES["llm-d"], 1, 9)
-    scaler.wanted = 2
+    scaler = Scaler(RULES["llm-d"], 1, 9, 2)
     assert scaler.decide(15.0, [seen(15.0, 500, running=33)]) == 2  # 33 / 32: within 10 %
     assert scaler.decide(30.0, [seen(30.0, 500, running=48)]) == 3
 
 
 def test_production_stack_counts_what_waits():
-    scaler = Scaler(RULES["production-stack"], 1, 9)
-    scaler.wanted = 1
+    scaler = Scaler(RULES["production-stack"], 1, 9, 1)
     assert scaler.decide(15.0, [seen(15.0, 500, running=495)]) == 1
     assert scaler.decide(30.0, [seen(30.0, 500, running=489)]) == 3  # ceil(11 / 5)
     found = [scaler.decide(t, [seen(t, 10)]) for t in (45.0, 389.0, 390.0)]  # nobody waits
@@ -149,8 +146,7 @@ def test_knative_panics():
 
 
 def test_slo_follows_the_ttft_and_goes_down_one_by_one():
-    scaler = Scaler(RULES["slo"]._replace(target=1.0, down_wait_s=0.0), 1, 20)
-    scaler.wanted = 4
+    scaler = Scaler(RULES["slo"]._replace(target=1.0, down_wait_s=0.0), 1, 20, 4)
     one = [seen(0.0, 1)]
     assert [scaler.decide(15.0 * i, one, ttft_s) for i, ttft_s in enumerate((1.05, 1.5, 0.2, 0.2, 30.0))] == [
         4,
@@ -159,6 +155,12 @@ def test_slo_follows_the_ttft_and_goes_down_one_by_one():
         4,
         8,
     ]
+
+
+def test_slo_takes_one_every_five_minutes():
+    scaler = Scaler(RULES["slo"]._replace(target=1.0), 1, 20, 4)
+    found = [scaler.decide(15.0 * i, [seen(0.0, 1)], 0.1) for i in range(1, 62)]
+    assert [15.0 * (found.index(n) + 1) for n in (4, 3, 2, 1)] == [15.0, 300.0, 600.0, 900.0]
 
 
 # -- tiny worlds by hand ---------------------------------------------------------------------------------------------
@@ -179,8 +181,7 @@ def test_a_fleet_that_scales_by_hand() -> None:
     assert rec.status.tolist() == [COMPLETED] * 8
     first, second = rec.held_s
     assert first == [(0, 32)]
-    # at 1 s one request asks for one, but the second replica was wanted: it goes with the first decision
-    assert second == [(0, 1), (5, 14)]
+    assert second == [(0, 3), (5, 14)]  # both were wanted at 0 s, and for three seconds more
     assert rec.replica.tolist() == [0, 0, 0, 0, 0, 1, 1, 0]
     assert rec.finish_s.tolist() == [2, 6, 8, 10, 12, 9.5, 11.5, 32]
 

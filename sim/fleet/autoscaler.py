@@ -89,7 +89,7 @@ def _follows(controller: Controller, config: AutoscaleConfig, clock_s: float) ->
 def _scales(controller: Controller, config: AutoscaleConfig, share: float) -> Generator[simpy.Event, None, None]:
     fleet, rule = controller.fleet, config.as_rule()
     least = min(config.min_replicas, len(fleet.replicas))
-    scaler = Scaler(rule, least, len(fleet.replicas), config.prefill_tokens_per_s or math.nan)
+    scaler = Scaler(rule, least, len(fleet.replicas), tokens_per_s=config.prefill_tokens_per_s or math.nan)
     seen: deque[Seen] = deque()
     ttft_s = partial(_ttft_s, fleet, rule.lookback_s, share) if rule.metric == "ttft" else None
     scrapes = decisions = 1
