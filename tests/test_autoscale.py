@@ -219,6 +219,23 @@ def test_what_drains_is_served_or_begins_again(grace_s, finish_s, retries) -> No
     assert rec.held_s[1][0][1] == pytest.approx(20 if grace_s is None else 7, abs=1e-5)
 
 
+def test_a_grace_is_of_its_own_drain() -> None:
+    """The second replica drains from 1 s on, is called off at 3 s, and drains again from 4 s: with a grace of 5 s what
+    runs there ends at 9 s, not at 6 s."""
+    config = AutoscaleConfig(
+        rule="schedule", times_s=(0.0, 1.0, 3.0, 4.0), replicas=(2, 1, 2, 1), cycle_s=1000.0, grace_s=5.0
+    )
+
+    def called_off(fleet):
+        yield fleet.sleep(2.5)
+        fleet.replicas[1].start()
+
+    work = plain([0, 0], [4, 4], [2, 20])
+    rec = run(work, ONE_AT_A_TIME, UnitSteps(), replicas=2, processes=[autoscaler(config), called_off])
+    assert rec.held_s[1] == [(0, pytest.approx(9, abs=1e-5))]
+    assert rec.retries.tolist() == [0, 1]
+
+
 def test_a_lost_replica_is_replaced_where_one_is_free() -> None:
     """Of three places one is wanted: where the first fails the second starts at once, and then the third."""
     config = AutoscaleConfig(rule="schedule", times_s=(0.0,), replicas=(1,), cycle_s=1000.0, start_s=2.0)

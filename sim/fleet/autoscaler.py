@@ -83,7 +83,7 @@ def _follows(controller: Controller, config: AutoscaleConfig, clock_s: float) ->
     while True:
         clock = clock_s + fleet.now_s + SOON_S
         controller.keep(min(scheduled(times_s, counts, config.cycle_s, clock), len(fleet.replicas)))
-        yield fleet.sleep(max(next_change_s(times_s, config.cycle_s, clock), SOON_S))
+        yield fleet.sleep(next_change_s(times_s, config.cycle_s, clock) + SOON_S)
 
 
 def _scales(controller: Controller, config: AutoscaleConfig, share: float) -> Generator[simpy.Event, None, None]:
