@@ -5,6 +5,7 @@ python -m pytest tests/test_autoscale.py
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -15,12 +16,14 @@ import pytest
 from kvcast import api
 from kvcast.config import scenario_from_doc
 from kvcast.figures import replicas_over_time
+from kvcast.figures.svg import as_svg
 from kvcast.planner import plan
 from kvcast.planner.disturbed import failure
 from kvcast.planner.options import Options
 from kvcast.planner.trials import Trials
 from kvcast.planner.words.beyond import failure as failure_words
 from kvcast.present import summary_text
+from kvcast.scenario.toml import dumps
 from kvcast.store.simulations import Lab
 from kvcast.studies import compare
 from sim.fleet.autoscaler import autoscaler
@@ -380,6 +383,13 @@ def test_a_scenario_is_resolved_to_the_last_key() -> None:
     assert api.resolve(scenario_from_doc(doc(rule="hpa", target=3, start_s=9))).scenario.autoscale.start_s == 9
 
 
+def test_a_scenario_of_it_is_a_file_that_loads_as_it_is() -> None:
+    shock = {"kind": "spot-loss", "losses_per_hour": 2.0, "notice_s": 10.0}
+    one = scenario_from_doc({**doc(rule="schedule", times_s=[0, 60], replicas=[1, 2]), "shock": [shock]})
+    for given in (one, api.resolve(one).scenario):
+        assert scenario_from_doc(tomllib.loads(dumps(given))) == given
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -438,17 +448,15 @@ def test_fleets_over_time_side_by_side() -> None:
     assert "fleets over time" in table
     (row,) = [line.split() for line in table.splitlines() if line.startswith("schedule") and " 1 " in line]
     assert row[2:5] == ["1", "2", "1"]
-    figure = replicas_over_time(timeline_of())
+
+
+def test_a_run_says_what_it_held() -> None:
+    given = scenario_from_doc({**SMALL, "autoscale": {**SMALL["autoscale"], "rule": "schedule"}})
+    result = api.run(api.prepare(given))
+    figure = replicas_over_time(result.report.timeline)
     assert max(figure.data[0].y) == max(figure.data[1].y) == 2
-
-
-def timeline_of():
-    config = scenario_from_doc({**SMALL, "autoscale": {**SMALL["autoscale"], "rule": "schedule"}})
-    return api.simulate(config).timeline
-
-
-def test_a_summary_says_what_it_held() -> None:
-    result = api.run(api.prepare(scenario_from_doc({**SMALL, "autoscale": {**SMALL["autoscale"], "rule": "schedule"}})))
+    assert min(figure.data[0].y) == 1
+    assert as_svg(figure, "fleet").count("<path") + as_svg(figure, "fleet").count("<polyline") >= 2
     told = summary_text.describe(result)
     assert "held (1 to 2, schedule)" in told
     assert "% of all replicas'" in told
