@@ -20,7 +20,7 @@ TOLD = "fleets over time: replicas held (mean), GPU-hours of the window and thei
 
 def of(s: Document) -> str:
     """ ", 3.41 of them held (2 to 6, llm-d)", where a fleet changes. s: a run's summary."""
-    row = s.get("fleet")
+    row = _changed(s)
     if row is None:
         return ""
     rule = "" if row["rule"] == NEVER_SCALES else f", {row['rule']}"
@@ -29,10 +29,16 @@ def of(s: Document) -> str:
 
 def beside_static(s: Document) -> str:
     """ ", 43 % of all replicas' 0.667", where a fleet changes."""
-    row = s.get("fleet")
+    row = _changed(s)
     if row is None or not row["gpu_hours_all"]:
         return ""
     return f", {text.percent(row['gpu_hours'] / row['gpu_hours_all'])} of all replicas' {row['gpu_hours_all']:.4g}"
+
+
+def _changed(s: Document) -> Document | None:
+    """What it has held, unless that was all replicas throughout."""
+    row = s.get("fleet")
+    return None if row is None or row["fewest"] == s["replicas"] else row
 
 
 def rows_of(groups: Sequence[Sequence[Document]]) -> list[list[str]]:

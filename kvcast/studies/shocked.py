@@ -47,6 +47,8 @@ def back(row: Document) -> str:
     name = f"{row['kind']} at {text.seconds(row['at_s'])}"
     if row["recovered_s"] is not None:
         return f"{name}: back at the target {when(row)} it; {row['missed']:,} requests missed"
+    if not row["seen_s"]:
+        return f"{name}: the run ends too soon after it to tell whether the fleet is back at the target"
     return f"{name}: not back at the target within the run ({text.seconds(row['seen_s'])} after it)"
 
 
