@@ -23,6 +23,7 @@ from kvcast.planner.options import Options
 from kvcast.planner.trials import Trials
 from kvcast.planner.words.beyond import failure as failure_words
 from kvcast.present import summary_text
+from kvcast.present.html_comparison import of_comparison
 from kvcast.scenario.toml import dumps
 from kvcast.store.simulations import Lab
 from kvcast.studies import compare
@@ -446,6 +447,9 @@ def test_fleets_over_time_side_by_side() -> None:
     assert scheduled_["cost"]["usd"] == pytest.approx(2.0 * fleet["gpu_hours"])
     table = compare.as_table(found)
     assert "fleets over time" in table
+    page = of_comparison(compare.as_document(found))
+    assert "Fleets over time" in page
+    assert f"{scheduled_['cost']['usd']:.2f}" in page
     (row,) = [line.split() for line in table.splitlines() if line.startswith("schedule") and " 1 " in line]
     assert row[2:5] == ["1", "2", "1"]
 
