@@ -206,15 +206,16 @@ def bill(
     scenario: Scenario, summary: Mapping[str, Any], requests: Mapping[str, np.ndarray]
 ) -> dict[str, float | None] | None:
     """What the fleet costs at a mix's nominal load, which a window has more or less of; None for a trace or a closed
-    loop."""
-    from kvcast.scenario.steady import is_mix
+    loop. What one that scales costs a month is not known from a part of the load's period."""
+    from kvcast.scenario.steady import clock_note, is_mix
     from sim.measure.money import money
 
     offered, price, inside = (summary["offered_per_s"], scenario.cost.gpu_hour_usd, requests["in_window"].astype(bool))
     if offered is None or price is None or not is_mix(scenario):
         return None
     gpus = summary.get("replicas_held", scenario.cluster.replicas) * scenario.hardware.gpus
-    return money(gpus * price, offered, requests["prompt_tokens"][inside], requests["output_tokens"][inside])
+    made = money(gpus * price, offered, requests["prompt_tokens"][inside], requests["output_tokens"][inside])
+    return {**made, "usd_per_month": None} if scenario.autoscale.scales and clock_note(scenario) else made
 
 
 def _check_optimal(prepared: Prepared, recording: Recording) -> None:

@@ -391,6 +391,17 @@ def test_a_scenario_of_it_is_a_file_that_loads_as_it_is() -> None:
         assert scenario_from_doc(tomllib.loads(dumps(given))) == given
 
 
+def test_a_month_is_told_of_a_whole_period_only() -> None:
+    """The demand repeats after 300 s: a fleet that follows it costs in half of them what it does not all month."""
+    for lasts_s, known in ((300.0, True), (150.0, False)):
+        workload = {**SMALL["workload"], "demand": {"factors": [1, 2], "period_s": 300}, "duration_s": 60 + lasts_s}
+        for rule in ("none", "schedule"):
+            given = {**SMALL, "workload": workload, "autoscale": {**SMALL["autoscale"], "rule": rule, "cycle_s": 300}}
+            found = api.simulate(scenario_from_doc(given)).summary["cost"]["at_offered"]
+            assert (found["usd_per_month"] is not None) == (known or rule == "none")
+            assert found["usd_per_request"] > 0
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

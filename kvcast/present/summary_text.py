@@ -119,9 +119,10 @@ def at_offered(s: dict[str, Any]) -> str:
     bill = s["cost"].get("at_offered")
     if bill is None:
         return ""
+    month = "" if bill["usd_per_month"] is None else f", {text.usd(bill['usd_per_month'])} a month"
     return (
         f"at the offered {s['offered_per_s']:.3g} requests/s: {text.per_million(bill, 'usd', text.usd)},"
-        f" {text.usd(bill['usd_per_request'])} a request, {text.usd(bill['usd_per_month'])} a month\nin this window: "
+        f" {text.usd(bill['usd_per_request'])} a request{month}\nin this window: "
     )
 
 
