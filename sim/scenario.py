@@ -668,7 +668,7 @@ class Shock:
         FROM_SECOND_0,
     )
     rate: float = key(0.1, "long-prompts: jobs a second", RATE)
-    losses_per_hour: float = key(1.0, "spot-loss: of each replica that is up, a Poisson process", RATE)
+    losses_per_hour: float = key(1.0, "spot-loss: of each replica that is up, a Poisson process", above_0(3600))
     notice_s: float = key(
         30.0,
         "rolling-restart and spot-loss: for so long it drains, then what it has begins again elsewhere; 0: a failure",

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kvcast import api
-from kvcast.config import scenario_from_doc
+from kvcast.config import load_scenario, scenario_from_doc
 from kvcast.figures import replicas_over_time
 from kvcast.figures.svg import as_svg
 from kvcast.planner import plan
@@ -210,6 +210,20 @@ def test_a_schedule_by_hand() -> None:
     assert (rec.status == COMPLETED).all()
 
 
+@pytest.mark.parametrize("rule", ["knative", "slo", "schedule"])
+def test_a_fleet_that_may_not_shrink_is_the_static_one(rule: str) -> None:
+    work = random_workload(5, closed=True)
+    params = EngineParams(kv_blocks=40, block_size=4, max_num_seqs=8)
+    config = AutoscaleConfig(rule=rule, target=1.0, min_replicas=3, times_s=(0.0, 0.3), replicas=(3, 3), start_s=1.0)
+    static, scales = (
+        run(work, params, LinearSteps(), replicas=3, router="least-loaded", processes=processes)
+        for processes in ((), [autoscaler(config)])
+    )
+    assert np.array_equal(static.finish_s, scales.finish_s, equal_nan=True)
+    assert scales.held_s == [[(0, scales.end_s)]] * 3
+    assert scales.end_s == static.end_s
+
+
 @pytest.mark.parametrize(("grace_s", "finish_s", "retries"), [(None, 20, 0), (6.0, 27, 1)])
 def test_what_drains_is_served_or_begins_again(grace_s, finish_s, retries) -> None:
     """A request of 20 s on the second replica, which is not wanted from 1 s on: after 6 s it begins again at 7 s."""
@@ -382,6 +396,13 @@ def test_a_scenario_is_resolved_to_the_last_key() -> None:
     assert found.start_s == pytest.approx(146 + 16.06 / 0.5, abs=0.1)  # 8.03 G parameters of two bytes
     assert api.resolve(scenario_from_doc(doc(rule="slo"))).scenario.autoscale.target == 2.0
     assert api.resolve(scenario_from_doc(doc(rule="hpa", target=3, start_s=9))).scenario.autoscale.start_s == 9
+
+
+def test_the_example_takes_as_long_to_start_as_its_page_says() -> None:
+    found = api.resolve(load_scenario("examples/day.toml")).scenario
+    assert found.autoscale.start_s == pytest.approx(277, abs=0.5)
+    clock_s = found.workload.start_s + (found.run.warmup_s or 0.0)
+    assert clock_s == pytest.approx(6 * 3600)  # the window begins at six
 
 
 def test_a_scenario_of_it_is_a_file_that_loads_as_it_is() -> None:
