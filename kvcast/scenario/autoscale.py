@@ -55,6 +55,18 @@ def start_s(resolved: Resolved) -> float:
     return round(given.boot_s + weights_gb(resolved) / given.load_gb_per_s, 3)
 
 
+def warm_note(scenario: Scenario) -> str:
+    """Where the window of a resolved scenario begins with more replicas than its rule wants; else empty."""
+    given, warmup_s = scenario.autoscale, scenario.run.warmup_s or 0.0
+    way_down_s = (given.down_wait_s or 0.0) + (given.period_s or 0.0)
+    if not given.scales or given.rule == SCHEDULE or warmup_s > way_down_s:
+        return ""
+    return (
+        f"[autoscale]: all {scenario.cluster.replicas} replicas are up at the beginning, and go down after"
+        f" {way_down_s:g} s at the earliest; the warm-up is {warmup_s:g} s, so the window begins with more than the rule wants"
+    )
+
+
 def scaling_lines(resolved: Resolved) -> list[str]:
     """For people: the rule of a fleet that scales, and what a start takes; none for any other."""
     given, most = resolved.scenario.autoscale, resolved.scenario.cluster.replicas
