@@ -63,7 +63,8 @@ def warm_note(scenario: Scenario) -> str:
         return ""
     return (
         f"[autoscale]: all {scenario.cluster.replicas} replicas are up at the beginning, and go down after"
-        f" {way_down_s:g} s at the earliest; the warm-up is {warmup_s:g} s, so the window begins with more than the rule wants"
+        f" {way_down_s:g} s at the earliest; the warm-up is {warmup_s:g} s, so the window begins with"
+        " more than the rule wants"
     )
 
 
