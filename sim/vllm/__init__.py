@@ -13,7 +13,6 @@ from calibrate.latency import engine_defaults
 from sim.engine import Common, Engine
 from sim.kvcache import policies
 from sim.kvcache.base import BlockCache
-from sim.kvcache.ceilings import UnderWay
 from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
 from sim.kvcache.groups.cache import HybridCache
 from sim.kvcache.groups.paths import GroupPaths
@@ -142,7 +141,7 @@ def fleet(common: Common) -> Callable[[int], VllmScheduler]:
     params = common.params
     if hybrid(params):
         return _hybrid_fleet(common)
-    under_way = UnderWay() if common.replicas > 1 else None
+    under_way = common.under_way if common.replicas > 1 else None
     knows = params.caching and params.policy == CLAIRVOYANT
     forecast = Forecast(common.workload, params) if knows else None
     acceptances = None
