@@ -37,7 +37,7 @@ from kvcast.figures.latency_time import latency_over_time
 from kvcast.figures.life import life_memory, life_prompts
 from kvcast.figures.plan_candidates import candidates, shares_by_cost
 from kvcast.figures.plan_growth import binding, growth
-from kvcast.figures.replicas import replica_load
+from kvcast.figures.replicas import replica_load, replicas_over_time
 from kvcast.figures.resilience import branches
 from kvcast.figures.style import marked
 from kvcast.figures.timeline import PHASES, by_replica, in_system, lives, lives_of, queue, request_life, window_of
@@ -78,6 +78,7 @@ __all__ = [
     "prompt_layers",
     "queue",
     "replica_load",
+    "replicas_over_time",
     "request_life",
     "residuals",
     "shares_by_cost",

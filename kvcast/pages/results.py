@@ -140,9 +140,10 @@ def plots(run: Run) -> None:
     finite = "Unstable: these distributions only say how long this run was." if s["stable"] is False else ""
     drawn = _drawn(_name(run), run)
     captions = {"ttft": finite, "tpot": finite, "hit_rate": f"Counting rule: {s['counting_rule']}."}
-    rows = [("ttft", "tpot"), ("ttft_time", "tpot_time"), ("kv", "hit_rate"), ("queue", "replica_load")]
-    for row in [rows[3], *rows[:3]] if finite else rows:
-        for place, term in zip(st.columns(2), row, strict=True):
+    rows: list[tuple[str, ...]] = [("ttft", "tpot"), ("ttft_time", "tpot_time"), ("kv", "hit_rate")]
+    rows += [("queue", "replica_load"), *([("fleet",)] if "fleet" in drawn else [])]
+    for row in [rows[3], *rows[:3], *rows[4:]] if finite else rows:
+        for place, term in zip(st.columns(2), row, strict=False):
             plot(place, drawn[term], TERMS[term], captions.get(term, ""))
 
 
@@ -155,6 +156,7 @@ def _drawn(name: str, _run: Run) -> dict[str, Any]:
         "kv": figures.kv_occupancy(s, timeline),
         "hit_rate": figures.hit_rate(s, timeline),
         "queue": figures.queue(timeline),
+        **({"fleet": figures.replicas_over_time(timeline)} if "fleet" in s else {}),
         **{f"{one}_time": figures.latency_over_time(_run.tables["requests"], one) for one in ("ttft", "tpot")},
     }
     return {

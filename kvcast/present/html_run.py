@@ -218,8 +218,10 @@ def _worth(s: Document) -> str:
 
 def _fleet(run: Run) -> str:
     s, timeline = run.summary, run.tables["timeline"]
+    changes = [_over_time(s, figures.replicas_over_time(timeline), "replicas-held", "fleet")] if "fleet" in s else []
     return html_page.figures(
         [
+            *changes,
             _over_time(s, figures.kv_occupancy(s, timeline), "kv", "kv"),
             html_page.figure(
                 figures.replica_load(s, run.tables["requests"]),

@@ -102,6 +102,7 @@ TERMS = {
         "Share of simulated time whose step times lie outside the range the profile was made from. Treat such numbers"
         " with care."
     ),
+    "fleet": "Replicas that hold their GPUs, loading and draining included, and the requests that are in the fleet.",
     "queue": "Requests that have arrived and wait for the engine, and requests the engine works on, all replicas.",
     "replica_load": (
         "Tokens each replica computed or emitted in a second of the window, and those it took from its cache; a request"
