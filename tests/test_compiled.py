@@ -55,7 +55,6 @@ def test_no_build_one_that_is_not_wanted_and_one_too_late_are_pure_python(tmp_pa
 
 def test_what_is_compiled_is_there_and_the_version_says_what_is_used():
     assert set(compiled.hashes([*fast.MYPYC, *fast.CYTHON])) == {*fast.MYPYC, *fast.CYTHON}
-    for name in fast.OPEN:
-        assert any(f"\nclass {name}" in (ROOT / source).read_text() for source in fast.MYPYC), name
+    assert [bool(fast.OPEN.search(f"class {what}:")) for what in ("A", "B(A)", "C(NamedTuple)")] == [True, True, False]
     said = subprocess.run([sys.executable, "-m", "kvcast", "--version"], cwd=ROOT, capture_output=True, text=True)
     assert said.stdout == f"kvcast {kvcast.__version__} ({kvcast.core})\n"

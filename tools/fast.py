@@ -48,8 +48,8 @@ CYTHON = (
     "sim/fleet/router.py",
     "calibrate/steptime.py",
 )
-OPEN = ("Request", "VllmScheduler", "BlockCache", "ReleaseOrderCache")
-"""Classes of the first that others extend in Python."""
+OPEN = re.compile(r"(?m)^class \w+(?!.*(?:NamedTuple|Protocol))")
+"""Classes of the first: Python may extend them."""
 TOPS = ("sim", "calibrate", "workloads")
 """What mypyc reads to know the types."""
 
@@ -100,9 +100,7 @@ def _copy(into: Path) -> None:
             shutil.copy(file, copy)
     for source in MYPYC:
         text = (into / source).read_text()
-        opened = re.sub(
-            rf"(?m)^class ({'|'.join(OPEN)})\b", r"@mypyc_attr(allow_interpreted_subclasses=True)\n\g<0>", text
-        )
+        opened = OPEN.sub(r"@mypyc_attr(allow_interpreted_subclasses=True)\n\g<0>", text)
         if opened != text:
             future = "from __future__ import annotations"
             (into / source).write_text(opened.replace(future, f"{future}; from mypy_extensions import mypyc_attr", 1))
