@@ -9,7 +9,10 @@ The names are looked up on first use, so that `import kvcast` costs nothing. A t
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kvcast import compiled
+
 __version__ = "0.1.0"
+core = compiled.use()  #: what simulates, pure Python or what `make fast` has compiled
 
 _PUBLIC = {
     # a scenario, and what it comes to
@@ -27,6 +30,7 @@ _PUBLIC = {
     "sweep": "kvcast.studies.sweeps",
     "plan": "kvcast.planner",
     "together": "kvcast.studies.windows",
+    "workers": "kvcast.pools",
     # a run's folder
     "load_run": "kvcast.store.runs",
     "save_run": "kvcast.store.runs",
@@ -84,6 +88,7 @@ __all__ = [
     "simulate",
     "sweep",
     "together",
+    "workers",
 ]
 
 if TYPE_CHECKING:
@@ -93,6 +98,7 @@ if TYPE_CHECKING:
     from kvcast.asking import ask
     from kvcast.config import load_scenario, scenario_from_doc
     from kvcast.planner import plan
+    from kvcast.pools import workers
     from kvcast.store.runs import load_run, save_run
     from kvcast.studies.side_by_side import compare
     from kvcast.studies.sweeps import sweep

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from workloads.errors import on_one_line
+
 UNKNOWN = "-"
 NO_FLEET = 1
 """Exit code of `kvcast plan` whose answer is that no fleet it looked at meets the target."""
@@ -25,6 +27,11 @@ def count(value: float | None) -> str:
 
 def percent(value: float | None, digits: int = 1) -> str:
     return UNKNOWN if value is None else f"{100 * value:.{digits}f} %"
+
+
+def hit_rate(value: float | None, known: bool) -> str:
+    """known: whether the workload says which text is shared; without that nothing hits, and that says nothing."""
+    return percent(value) if known else "unknown"
 
 
 def seconds(value: float | None) -> str:
@@ -177,6 +184,12 @@ def tell(document: dict[str, Any]) -> None:
     if path := os.environ.get(TOLD_FILE):
         with contextlib.suppress(OSError), Path(path).open("a", encoding="utf-8") as out:
             out.write(json.dumps(plain(document), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def note(words: str) -> None:
+    """Say what is no result and not to be missed: one line on stderr, whoever watches."""
+    clear_clock()
+    print(f"kvcast: {on_one_line(words)}", file=sys.stderr, flush=True)
 
 
 def progress_share(done: float, total: float, words: str) -> None:

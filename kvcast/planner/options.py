@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from kvcast.planner.progress import ADVICE, BINDING, FLEET, GROWTH, LOAD, RECOVERY
+from kvcast.pools import Jobs
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -23,7 +25,7 @@ class Options:
     seeds: int = 5
     confidence: float = 0.95
     most: int = MOST
-    jobs: int = 1
+    jobs: Jobs = 1
     fixed: bool = False
     every: bool = False
     growth: float | None = 3.0
@@ -59,3 +61,13 @@ def check_slo(scenario: Scenario) -> None:
         raise InputError(
             "[slo] has an attainment target and no limit to attain: a plan needs one, such as --set slo.ttft_s=1"
         )
+
+
+def check_static(scenarios: Iterable[Scenario | None]) -> None:
+    """A plan asks how many replicas are needed, always; one that scales by itself has another number every minute."""
+    for scenario in scenarios:
+        if scenario is not None and scenario.autoscale.scales:
+            raise InputError(
+                f"[autoscale] rule = {scenario.autoscale.rule!r}: a plan looks for a fleet that does not change,"
+                " expected rule = 'none'; kvcast compare puts fleets that scale beside it"
+            )
