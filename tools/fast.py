@@ -28,6 +28,7 @@ MYPYC = (
     "sim/decodes.py",
     "sim/step_record.py",
     "sim/step_times.py",
+    "sim/packed_rows.py",
     "sim/log.py",
     "sim/vllm/stretches.py",
     "sim/vllm/admission.py",
@@ -48,7 +49,7 @@ CYTHON = (
     "sim/fleet/router.py",
     "calibrate/steptime.py",
 )
-OPEN = ("Request", "VllmScheduler", "BlockCache", "ReleaseOrderCache")
+OPEN = ("Request", "VllmScheduler", "BlockCache", "ReleaseOrderCache", "UnderWay")
 """Classes of the first that others extend in Python."""
 TOPS = ("sim", "calibrate", "workloads")
 """What mypyc reads to know the types."""
