@@ -28,6 +28,7 @@ MYPYC = (
     "sim/decodes.py",
     "sim/step_record.py",
     "sim/step_times.py",
+    "sim/packed_rows.py",
     "sim/log.py",
     "sim/vllm/stretches.py",
     "sim/vllm/admission.py",
