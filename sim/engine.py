@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from calibrate.latency import StepTime
-from sim.kvcache.ceilings import Seen
+from sim.kvcache.ceilings import Seen, UnderWay
 from sim.kvcache.chains import Paths
 from sim.kvcache.policies.base import World
 from sim.kvcache.saved import Saved
@@ -172,6 +172,7 @@ class Common:
     prefill_s: Callable[[int, int], float]  #: (cached, prompt) tokens -> seconds of a prefill alone
     cache_events: list[array[int]] | None = None  #: acquisitions and releases, of each replica
     fleet_seen: dict[int, int] = field(default_factory=dict)
+    under_way: UnderWay = field(default_factory=UnderWay)
     seen: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  #: the same by each replica
 
     def world(self, index: int) -> World:

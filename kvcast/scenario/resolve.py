@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrate.factors import PLAIN, Factors
+from kvcast.scenario.autoscale import with_autoscale
 from kvcast.scenario.checks import check
 from kvcast.scenario.fitting import fitting_profile, model_of
 from kvcast.scenario.gpu_prices import priced
@@ -170,7 +171,7 @@ def resolve(scenario: Scenario) -> Resolved:
     profile = resolve_profile(scenario.hardware.profile, model, dtype, layout, kv_dtype, scenario.hardware.link)
     scenario = priced(scenario)
     resolved = Resolved(replace(scenario, model=replace(given, dtype=dtype, kv_dtype=kv_dtype)), model, profile)
-    resolved = _with_engine_defaults(resolved)
+    resolved = with_autoscale(_with_engine_defaults(resolved))
     window = with_window(resolved.scenario, kv_tokens_of(resolved), lambda: _token_s(resolved))
     resolved = replace(resolved, scenario=with_surges(window))
     for tier in resolved.params.tiers:

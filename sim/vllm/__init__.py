@@ -13,7 +13,6 @@ from calibrate.latency import engine_defaults
 from sim.engine import Common, Engine
 from sim.kvcache import policies
 from sim.kvcache.base import BlockCache
-from sim.kvcache.ceilings import UnderWay
 from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
 from sim.kvcache.groups.cache import HybridCache
 from sim.kvcache.groups.paths import GroupPaths
@@ -61,6 +60,7 @@ def _check_speculation(params: EngineParams, record_cache: bool) -> None:
         (params.policy == CLAIRVOYANT, f"[cache] policy = {CLAIRVOYANT!r}"),
         (record_cache, "an optimum"),
         (params.prefill_schedule_interval > 1, "[engine] prefill_schedule_interval above 1"),
+        (params.scheduler_policy == "lpm", "[engine] scheduler_policy = 'lpm'"),
     ):
         if params.speculative is not None and wrong:
             raise InputError(
@@ -77,6 +77,11 @@ def _check_groups(params: EngineParams, record_cache: bool) -> None:
     ):
         if hybrid(params) and wrong:
             raise InputError(f"[cache] {what}, with layers that keep a window or a state ({NOT_HYBRID})")
+    if hybrid(params) and params.scheduler_policy == "lpm":
+        raise InputError(
+            "[engine] scheduler_policy = 'lpm': expected fcfs or priority, with layers that keep a window or a state"
+            f" ({NOT_HYBRID})"
+        )
 
 
 def hybrid(params: EngineParams) -> bool:
@@ -136,7 +141,7 @@ def fleet(common: Common) -> Callable[[int], VllmScheduler]:
     params = common.params
     if hybrid(params):
         return _hybrid_fleet(common)
-    under_way = UnderWay() if common.replicas > 1 else None
+    under_way = common.under_way if common.replicas > 1 else None
     knows = params.caching and params.policy == CLAIRVOYANT
     forecast = Forecast(common.workload, params) if knows else None
     acceptances = None
