@@ -10,6 +10,7 @@ NO_DATA = "KVCAST_DATA does not name the reference data folder"
 NO_KERNEL_TOOLS = "torch or triton not installed: "
 NO_BROWSER = "no browser: "
 NO_TOKENIZERS = "tokenizers not installed"
+NO_CLUSTER = "cannot start a cluster: "
 
 
 @pytest.fixture(scope="session")
@@ -41,9 +42,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         report.longrepr[2] for report in terminalreporter.getreports("skipped") if isinstance(report.longrepr, tuple)
     ]
     without_data, without_tokenizers = (sum(why in reason for reason in reasons) for why in (NO_DATA, NO_TOKENIZERS))
-    without_kernels, without_browser = (
+    without_kernels, without_browser, without_cluster = (
         dict.fromkeys(reason.partition(why)[2] for reason in reasons if why in reason)
-        for why in (NO_KERNEL_TOOLS, NO_BROWSER)
+        for why in (NO_KERNEL_TOOLS, NO_BROWSER, NO_CLUSTER)
     )
     for told, line in (
         (
@@ -56,6 +57,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 f"not tested for want of torch or triton: {', '.join(without_kernels)}; `make test-kernels` and `make"
                 " test-calibrate` do"
             ),
+        ),
+        (
+            without_cluster,
+            f"not tested on a cluster: {', '.join(without_cluster)} is not installed; `make test-clusters` has both",
         ),
         (without_tokenizers, f"{without_tokenizers} tests of tokenizers did not run: pip install tokenizers"),
         (without_browser, f"the dashboard was not tested in a browser: {'; '.join(without_browser)}"),

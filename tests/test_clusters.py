@@ -18,6 +18,7 @@ from kvcast import sweep, workers
 from kvcast.cli import main
 from kvcast.pools import places
 from kvcast.store import elsewhere
+from tests.conftest import NO_CLUSTER
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """
@@ -68,7 +69,7 @@ NOT_ASKED = ("capacity", "binding", "advice", "growth", "n-plus-1", "model-error
 @contextmanager
 def dask_cluster(folder: Path) -> Iterator[str]:
     """A scheduler and two workers in processes of their own."""
-    distributed = pytest.importorskip("distributed", reason="the extra [dask] is not installed: make test-clusters")
+    distributed = pytest.importorskip("distributed", reason=f"{NO_CLUSTER}dask")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(folder / "dask")
     ) as cluster:
@@ -78,7 +79,7 @@ def dask_cluster(folder: Path) -> Iterator[str]:
 @contextmanager
 def ray_cluster(folder: Path) -> Iterator[str]:
     """A head with two workers, started by its command."""
-    pytest.importorskip("ray", reason="the extra [ray] is not installed: make test-clusters")
+    pytest.importorskip("ray", reason=f"{NO_CLUSTER}ray")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

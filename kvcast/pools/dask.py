@@ -42,12 +42,13 @@ class Dask(Pool):
         self._waiting = False
 
     def _check_installed(self) -> None:
-        """A worker that cannot read a task because it knows none of its names ends itself."""
-        try:
-            self._client.run(pkgutil.resolve_name, "kvcast.pools.places:answer.__name__")
-        except (ImportError, AttributeError) as error:
-            self._client.close()
-            raise InputError(f"{self.said}: a worker {NOT_INSTALLED} ({error})") from None
+        """The scheduler reads every task too, and a worker that cannot, as it knows none of its names, ends itself."""
+        for who, run in (("the scheduler", self._client.run_on_scheduler), ("a worker", self._client.run)):
+            try:
+                run(pkgutil.resolve_name, "kvcast.pools.places:answer.__name__")
+            except (ImportError, AttributeError) as error:
+                self._client.close()
+                raise InputError(f"{self.said}: {who} {NOT_INSTALLED} ({error})") from None
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         return self._executor.submit(function, *arguments)

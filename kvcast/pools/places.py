@@ -28,7 +28,7 @@ LOOK_S = 2.0
 CONNECT_S = 10.0
 TRIES = 4
 """Of a call whose worker is lost each time; then the call itself is what kills them."""
-NOT_INSTALLED = "has no kvcast, or one of another version; expected the same on every worker"
+NOT_INSTALLED = "has no kvcast, or one of another version; expected the same everywhere"
 HERE = "this process"
 CODE_SHOWN = 12  #: hexadecimal digits
 
