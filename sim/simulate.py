@@ -27,9 +27,11 @@ from sim.fleet.doorway import Doorway
 from sim.fleet.gate import Gate
 from sim.fleet.hopeless import Hopeless
 from sim.fleet.oracle import Oracle
+from sim.fleet.pools import PooledCluster, Pools
+from sim.fleet.pools import check as check_pools
 from sim.fleet.processes import Process, begin
 from sim.fleet.ranks import LockStepReplica, maker
-from sim.fleet.replica import Replica
+from sim.fleet.replica import Front, Replica
 from sim.fleet.router import Router
 from sim.fleet.router import find as find_router
 from sim.fleet.router import make as make_router
@@ -70,6 +72,7 @@ def run(
     client: ClientConfig | None = None,
     shed_over: int | None = None,
     sessions_first: bool = False,
+    pools: Pools | None = None,
 ) -> Recording:
     """Simulate; deterministic for a given workload, parameters and seed.
 
@@ -81,7 +84,8 @@ def run(
     limits. oracle: sim.fleet.oracle routes instead. warm begins with a saved cache (sim.fleet.warm) and serves what
     arrives after it was saved. record_cache keeps every acquisition and release of cached blocks (sim.optimum.schedule
     needs it). client: what clients do when no answer comes (sim.fleet.clients). shed_over, sessions_first: what a
-    gateway refuses (sim.fleet.gate). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request,
+    gateway refuses (sim.fleet.gate). pools: the first of the replicas only prefill, the others have `params` and
+    `step_time` (sim.fleet.pools). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request,
     tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step, waiting)."""
     engine = engine_of(params)
     engine.check(params, record_cache)
@@ -97,6 +101,17 @@ def run(
         _check_processes(params, record_cache, warm)
     if client is not None:
         _check_client(client, params, record_cache)
+    if pools is not None:
+        check_pools(pools, engine, params, replicas)
+        _check_beside_pools(
+            {
+                "processes or shocks": bool(processes),
+                "[client] timeouts or retries": client is not None,
+                "[cluster] shed_over": shed_over is not None,
+                "an optimum or an oracle": record_cache or oracle,
+                "a saved cache to begin with": warm is not None,
+            }
+        )
     env, log = Clock(), RequestLog(workload, len(params.tiers), FrontEnd.of(params) is not None)
     paths = Paths(workload, params.hit_block, chains=engine.walks_chains(params))
     if oracle:
@@ -105,25 +120,28 @@ def run(
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
         routing = make_router(router, rng, workload)
     holds, longest_prompt = partial(engine.holds, params), engine.longest_prompt(params)
-    cluster = Cluster(
-        env,
-        workload,
-        params,
-        log,
-        routing,
-        holds,
-        longest_prompt,
-        until_arrival_s,
-        on_clock,
-        clients=None if client is None else Clients(env, log, client, seed),
-        gate=None if shed_over is None else Gate(workload, shed_over, sessions_first),
-    )
+    given = (env, workload, params, log, routing, holds, longest_prompt, until_arrival_s, on_clock)
+    if pools is not None:
+        cluster: Cluster = PooledCluster(*given, pools=pools, engine=engine, seed=seed, replicas=replicas)
+    else:
+        cluster = Cluster(
+            *given,
+            clients=None if client is None else Clients(env, log, client, seed),
+            gate=None if shed_over is None else Gate(workload, shed_over, sessions_first),
+        )
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
     prefill_s = prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s)
     schedulers = replicas * params.ranks
     common = Common(params, workload, step_time, log, paths, seed, schedulers, prefill_s, cache_events)
-    cluster.replicas += _replicas(engine, common, cluster, fast_forward, life, step_log)
+    loop = (env, fast_forward, life, step_log)
+    if isinstance(cluster, PooledCluster):
+        first = cluster.of_the_prefill(common)
+        cluster.replicas += _replicas(engine, first, cluster.front, range(cluster.pools.replicas), *loop)
+        common.elsewhere = cluster.transfers
+    cluster.replicas += _replicas(
+        engine, common, cluster, range(len(cluster.replicas), schedulers // params.ranks), *loop
+    )
     if hopeless is not None:
         cluster.watch(hopeless.every, lambda now_s: hopeless.look(now_s, log, cluster.replicas))
     if warm is not None:
@@ -148,7 +166,9 @@ def run(
 def _replicas(
     engine: Engine,
     common: Common,
-    front: Cluster,
+    front: Front,
+    places: range,
+    env: Clock,
     fast_forward: bool,
     life: list[list[tuple]] | None,
     step_log: list | None,
@@ -160,7 +180,7 @@ def _replicas(
     return [
         kind(
             index,
-            front.env,
+            env,
             make,
             common.step_time,
             common.log,
@@ -172,7 +192,7 @@ def _replicas(
             life=life,
             step_log=step_log,
         )
-        for index in range(common.replicas // ranks)
+        for index in places
     ]
 
 
@@ -225,6 +245,12 @@ def _check_processes(params: EngineParams, record_cache: bool, warm: CacheState 
             raise InputError(f"processes with {what}; expected a run without")
 
 
+def _check_beside_pools(wanted: dict[str, bool]) -> None:
+    for what, wrong in wanted.items():
+        if wrong:
+            raise InputError(f"[disaggregation] with {what}: not simulated together, expected a run without one")
+
+
 def _check_client(client: ClientConfig, params: EngineParams, record_cache: bool) -> None:
     for problem in client_problems(client, params):
         raise InputError(problem)
@@ -263,7 +289,7 @@ def _recording(
     life: list[list[tuple]] | None,
     cache_events: list[array[int]] | None,
 ) -> Recording:
-    columns = log.columns()
+    columns, handed = cluster.columns() if isinstance(cluster, PooledCluster) else (log.columns(), None)
     steps = [r.record.steps() for r in cluster.replicas]
     sent_s = _sent(cluster.replicas, steps)
     columns |= _told(columns, steps, sent_s, cluster.env.now)
@@ -284,6 +310,7 @@ def _recording(
         sent_s=sent_s,
         clients=None if cluster.clients is None else cluster.clients.use(),
         verified=_verified(params, cluster.replicas, log),
+        handed=handed,
         cache_events=None if cache_events is None else [as_table(events) for events in cache_events],
     )
 

@@ -10,10 +10,9 @@ import numpy as np
 
 from calibrate.kv_groups import FULL
 from calibrate.latency import engine_defaults
-from sim.engine import Common, Engine
+from sim.engine import PREFILL, Common, Engine
 from sim.kvcache import policies
 from sim.kvcache.base import BlockCache
-from sim.kvcache.ceilings import UnderWay
 from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
 from sim.kvcache.groups.cache import HybridCache
 from sim.kvcache.groups.paths import GroupPaths
@@ -26,6 +25,7 @@ from sim.kvcache.tiers import Tiers
 from sim.scenario import EngineConfig, EngineParams
 from sim.vllm.acceptance import Acceptances
 from sim.vllm.hybrid import HybridScheduler
+from sim.vllm.pools import DecodeScheduler, PrefillScheduler
 from sim.vllm.scheduler import VllmScheduler
 from sim.vllm.speculative import SpeculativeScheduler
 from workloads.errors import InputError
@@ -136,7 +136,7 @@ def fleet(common: Common) -> Callable[[int], VllmScheduler]:
     params = common.params
     if hybrid(params):
         return _hybrid_fleet(common)
-    under_way = UnderWay() if common.replicas > 1 else None
+    under_way = common.under_way if common.replicas > 1 else None
     knows = params.caching and params.policy == CLAIRVOYANT
     forecast = Forecast(common.workload, params) if knows else None
     acceptances = None
@@ -154,6 +154,10 @@ def fleet(common: Common) -> Callable[[int], VllmScheduler]:
             observe(cache, common.cache_events[index])
         if acceptances is not None:
             return SpeculativeScheduler(params, cache, common.paths, common.log, acceptances)
+        if common.pool == PREFILL:
+            return PrefillScheduler(params, cache, common.paths, common.log)
+        if common.elsewhere is not None:
+            return DecodeScheduler(params, cache, common.paths, common.log, common.elsewhere, index)
         tiers = Tiers(params.tiers, common.prefill_s, params.block_size) if params.tiers else None
         return VllmScheduler(params, cache, common.paths, common.log, tiers)
 
@@ -205,6 +209,7 @@ ENGINE = Engine(
     has_speculation=True,
     has_tiers=True,
     has_optimum=True,
+    has_pools=True,
     has_cancel=True,
     has_oracle=True,
 )
