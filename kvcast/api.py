@@ -141,6 +141,7 @@ def without_cache(prepared: Prepared) -> Prepared:
 def record(prepared: Prepared, **options: Any) -> Recording:
     """Run the simulation alone. Options are those of `sim.simulate.run` (record_life, step_log, fast_forward, on_clock,
     processes)."""
+    from kvcast.scenario.disaggregation import pools_of
     from sim import simulate as engine
     from sim.fleet.shocks import processes_of
 
@@ -164,6 +165,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         client=scenario.client if scenario.client.acts else None,
         shed_over=scenario.cluster.shed_over,
         sessions_first=scenario.cluster.sessions_first,
+        pools=pools_of(prepared.resolved),
         **{**options, "processes": [*shocks, *options.get("processes", ())]},
     )
 
@@ -212,7 +214,7 @@ def bill(
     offered, price, inside = (summary["offered_per_s"], scenario.cost.gpu_hour_usd, requests["in_window"].astype(bool))
     if offered is None or price is None or not is_mix(scenario):
         return None
-    gpus = summary.get("replicas_held", scenario.cluster.replicas) * scenario.hardware.gpus
+    gpus = summary.get("replicas_held", scenario.cluster.replicas) * scenario.gpus_per_replica
     return money(gpus * price, offered, requests["prompt_tokens"][inside], requests["output_tokens"][inside])
 
 
