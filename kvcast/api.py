@@ -40,6 +40,7 @@ class Prepared:
     resolved: Resolved
     workload: Workload
     step_time: StepTime = field(repr=False)
+    step_factor: float = 1.0  #: of every replica's steps; `step_time` has it already
 
     @property
     def scenario(self) -> Scenario:
@@ -128,7 +129,7 @@ def at_step_times(prepared: Prepared, factor: float) -> Prepared:
     """The same run with every step of the GPU taking `factor` times as long (host time of [engine] as it is)."""
     from calibrate.scaled import Scaled
 
-    return replace(prepared, step_time=Scaled(prepared.step_time, factor))
+    return replace(prepared, step_time=Scaled(prepared.step_time, factor), step_factor=prepared.step_factor * factor)
 
 
 def without_cache(prepared: Prepared) -> Prepared:
@@ -165,7 +166,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         client=scenario.client if scenario.client.acts else None,
         shed_over=scenario.cluster.shed_over,
         sessions_first=scenario.cluster.sessions_first,
-        pools=pools_of(prepared.resolved),
+        pools=pools_of(prepared.resolved, prepared.step_factor),
         **{**options, "processes": [*shocks, *options.get("processes", ())]},
     )
 

@@ -7,17 +7,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcast import api
+from kvcast.config import apply_overrides, scenario_from_doc
+from kvcast.present import summary_text
+from kvcast.scenario import disaggregation
 from sim.fleet.pools import Pools
 from sim.fleet.replica import Replica
 from sim.fleet.transfer import Link
+from sim.measure import pools
+from sim.measure.report import build_report
 from sim.recording import COMPLETED, Handed, Recording
-from sim.scenario import EngineParams, TierParams
+from sim.scenario import EngineParams, Scenario, TierParams
 from sim.simulate import run
 from tests.test_engine import same
 from tests.test_tiers import families
@@ -33,8 +40,8 @@ def in_pools(workload: Workload, params: EngineParams = PARAMS, link: Link = LIN
     """One replica that prefills and one that decodes, a second a step, unless said otherwise."""
     asked: dict[str, Any] = {"replicas": 2, "prefills": 1, "steps": UnitSteps(), "prefill": params} | more
     own = {name: asked.pop(name) for name in ("decode_first", "local_below", "handoff_s") if name in asked}
-    pools = Pools(asked.pop("prefills"), asked.pop("prefill"), asked["steps"], "round-robin", link, **own)
-    return run(workload, params, asked.pop("steps"), pools=pools, **asked)
+    made = Pools(asked.pop("prefills"), asked.pop("prefill"), asked["steps"], "round-robin", link, **own)
+    return run(workload, params, asked.pop("steps"), pools=made, **asked)
 
 
 def handed(r: Recording) -> Handed:
@@ -174,8 +181,8 @@ def test_a_prefill_pool_is_as_many_queues_of_one_server() -> None:
     n, service_s, rng = 3000, 5000 / 33_821, np.random.default_rng(3)
     arrival_s = np.cumsum(rng.exponential(1 / 45, n))
     params = EngineParams(kv_blocks=100_000, block_size=1000, max_num_batched_tokens=5000, async_scheduling=False)
-    pools = Pools(8, params, Rate(33_821), "random", replace(LINK, block_bytes=0), decode_first=False)
-    r = run(plain(arrival_s, np.full(n, 5000), np.ones(n)), params, Rate(33_821), replicas=9, pools=pools)
+    made = Pools(8, params, Rate(33_821), "random", replace(LINK, block_bytes=0), decode_first=False)
+    r = run(plain(arrival_s, np.full(n, 5000), np.ones(n)), params, Rate(33_821), replicas=9, pools=made)
     assert (r.status == COMPLETED).all()
     for replica in range(8):
         mine = handed(r).prefill_replica == replica
@@ -280,3 +287,105 @@ def test_nothing_is_lost_and_stepping_is_the_same(asked: dict) -> None:
 def test_what_is_not_simulated_is_refused(params: EngineParams, more: dict, line: str) -> None:
     with pytest.raises(InputError, match=line):
         in_pools(plain([0.0], [32], [1]), params, **more)
+
+
+# -- the report, and a scenario ----------------------------------------------------------------------------------------
+
+
+def scenario(*overrides: str) -> Scenario:
+    doc = {
+        "workload": {"preset": "chat", "requests": 60},
+        "run": {"warmup_s": 0.0},
+        "model": {"name": "llama-3.1-8b"},
+        "hardware": {"gpu": "h200"},
+    }
+    return scenario_from_doc(apply_overrides(doc, overrides))
+
+
+SPLIT = ("cluster.replicas=3", "disaggregation.prefill_replicas=1", "cluster.router=least-loaded")
+
+
+def test_time_to_first_token_and_gpu_time_are_the_sums_of_both_pools() -> None:
+    asked = {"seed": 5, "closed": True, "prefills": 1, "decodes": 2, "spare": 8, "budget": 48, "seqs": 8} | {
+        "bandwidth": 2e3, "below": 12, "ahead": True, "reserve": True, "layerwise": False, "policy": "lru",
+        "order": "fcfs",
+    }  # fmt: skip
+    r, w = world(asked), random_workload(5, closed=True)
+    report = build_report(r, w, scenario(*SPLIT, "disaggregation.prefill_tensor_parallel=2"))
+    went = handed(r).prefill_replica >= 0
+    assert 0 < went.sum() < len(w)
+    whole = np.sum(list(pools.parts_s(r).values()), axis=0)
+    np.testing.assert_allclose(whole[went], (r.first_token_s - r.arrival_s)[went])
+    steps_s = [float(s.duration_s.sum()) for s in r.steps]
+    busy_s = 2 * steps_s[0] + steps_s[1] + steps_s[2]  # the prefill replica has two GPUs
+    assert report.summary["gpu_busy_s"] == pytest.approx(busy_s)
+    assert pools.gpu_seconds(r, w.prompt_tokens - r.hit_tokens, scenario(
+        *SPLIT, "disaggregation.prefill_tensor_parallel=2"
+    )).sum() == pytest.approx(busy_s)  # fmt: skip
+    found = report.summary["disaggregation"]
+    assert report.summary["gpu_hours"] == pytest.approx(4 * report.summary["duration"] / 3600)
+    assert (found["handed_over"], found["computed_where_decoded"]) == (went.sum(), (~went).sum())
+    assert [(p["pool"], p["replicas"], p["gpus_per_replica"]) for p in found["pools"]] == [
+        ("prefill", 1, 2), ("decode", 2, 1),
+    ]  # fmt: skip
+    assert found["read_bytes"] == 10 * int(handed(r).read_blocks.sum())
+    assert "balance" not in report.summary
+
+
+def test_waits_for_the_decode_pool_are_queueing_and_an_overload_of_either_pool_is_one() -> None:
+    """Prompts come one a second; a decode replica that takes three seconds for each, or a prefill replica that does,
+    falls behind for ever."""
+    n = 600
+    slow = {"decode": (32, 3), "prefill": (160, 1)}
+    for prompt, output in slow.values():
+        w = plain(np.arange(n, dtype=float), np.full(n, prompt), np.full(n, output))
+        params = replace(PARAMS, kv_blocks=41, max_num_batched_tokens=64, max_num_seqs=1)
+        r = in_pools(w, params, replace(LINK, block_bytes=0))
+        report = build_report(r, w, scenario("cluster.replicas=2", "disaggregation.prefill_replicas=1"))
+        assert report.summary["stable"] is False
+        assert report.summary["mean_queue_ms"] > 0.8 * report.summary["mean_ttft_ms"]
+
+
+def test_a_scenario_has_two_pools() -> None:
+    """Eight GPUs: two replicas prefill on two each with their own budget; 131,072 bytes a token, 50 GB/s a GPU."""
+    given = scenario(
+        "cluster.replicas=6", "disaggregation.prefill_replicas=2", "disaggregation.prefill_tensor_parallel=2",
+        "disaggregation.prefill_max_num_batched_tokens=16384",
+    )  # fmt: skip
+    prepared = api.prepare(given)
+    made = disaggregation.pools_of(prepared.resolved)
+    assert made is not None
+    link = made.link
+    assert (link.block_bytes, link.layers, link.prefill_bytes_s, link.decode_bytes_s) == (16 * 131_072, 32, 1e11, 5e10)
+    assert (made.params.max_num_batched_tokens, prepared.resolved.params.max_num_batched_tokens) == (16_384, 8192)
+    assert made.params.kv_blocks > 2 * prepared.resolved.params.kv_blocks  # both hold the weights once
+    assert (prepared.scenario.gpus, prepared.scenario.gpus_per_replica) == (8, 8 / 6)
+    again = api.prepare(prepared.scenario)  # as a run's folder has it
+    assert disaggregation.pools_of(again.resolved) == replace(made, step_time=ANY)
+    r, slow = api.record(prepared), api.record(api.at_step_times(prepared, 3.0))
+    result = api.measure(prepared, r)
+    assert result.report.summary["completed"] == 60
+    assert "2 prefill, 4 decode" in summary_text.describe(result)
+    first, longer = (float((handed(one).prefilled_s - one.admit_s).min()) for one in (r, slow))
+    assert longer == pytest.approx(3 * first)  # steps of both pools are
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ("disaggregation.prefill_replicas=3", "expected fewer than cluster.replicas = 3, the others decode"),
+        ("disaggregation.prefill_router=fastest", r"\[disaggregation\] prefill_router = 'fastest'"),
+        ("engine.semantics=sglang", "expected semantics = 'vllm' with it"),
+        ("client.retries=2", r"with \[client\] timeouts or retries"),
+        ("disaggregation.bandwidth_gb_per_s=0", r"bandwidth_gb_per_s = 0.0: expected"),
+        ("hardware.attention_dp=2", r"with \[hardware\] attention_dp = 2"),
+    ],
+)
+def test_a_scenario_that_makes_no_sense_is_one_line(more: str, line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        scenario(*SPLIT, more)
+
+
+def test_few_tokens_stay_only_where_a_replica_is_chosen_to_ask() -> None:
+    with pytest.raises(InputError, match="expected 'at-arrival', it asks the chosen decode replica"):
+        scenario(*SPLIT, "disaggregation.local_below=9", "disaggregation.decode_chosen=after-prefill")

@@ -107,8 +107,10 @@ def _prefill_scenario(given: Scenario) -> Scenario:
     return alone if fitting is None else replace(alone, hardware=replace(alone.hardware, profile=fitting))
 
 
-def pools_of(resolved: Resolved) -> Pools | None:
-    """The prefill pool and its link, as the simulation reads them; None where every replica does both."""
+def pools_of(resolved: Resolved, step_factor: float = 1.0) -> Pools | None:
+    """The prefill pool, its steps `step_factor` times as long, and its link, as the simulation reads them; None where
+    every replica does both."""
+    from calibrate.scaled import Scaled
     from sim.fleet.pools import Pools
     from sim.fleet.transfer import Link
 
@@ -125,10 +127,11 @@ def pools_of(resolved: Resolved) -> Pools | None:
         descriptor_s=keys.descriptor_us / 1e6,
         layerwise=keys.layerwise,
     )
+    step_time = first.engine_step_time()
     return Pools(
         keys.prefill_replicas,
         first.params,
-        first.engine_step_time(),
+        step_time if step_factor == 1 else Scaled(step_time, step_factor),
         keys.prefill_router or resolved.scenario.cluster.router,
         link,
         decode_first=keys.decode_chosen == AT_ARRIVAL,
