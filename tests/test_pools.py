@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import bench_disaggregation
 from kvcast import api
 from kvcast.config import apply_overrides, scenario_from_doc
 from kvcast.present import summary_text
@@ -389,3 +390,14 @@ def test_a_scenario_that_makes_no_sense_is_one_line(more: str, line: str) -> Non
 def test_few_tokens_stay_only_where_a_replica_is_chosen_to_ask() -> None:
     with pytest.raises(InputError, match="expected 'at-arrival', it asks the chosen decode replica"):
         scenario(*SPLIT, "disaggregation.local_below=9", "disaggregation.decode_chosen=after-prefill")
+
+
+def test_the_best_ratio_is_where_theory_has_it() -> None:
+    """4,000 tokens in and 120 out on eight H200: prefill binds up to 5:3, the decode replicas' NICs from 6:2 on."""
+    prefill_per_s, batch_per_s, nic_per_s = bench_disaggregation.theory(4000, 120)
+    assert nic_per_s < batch_per_s
+    said = {p: min(p * prefill_per_s, (8 - p) * nic_per_s) for p in (4, 5, 6)}
+    found = {p: bench_disaggregation.simulated(p, 4000, 120)["requests_per_s"] for p in said}
+    assert bench_disaggregation.best(found) == bench_disaggregation.best(said) == 5
+    for p, rate in said.items():
+        assert found[p] == pytest.approx(rate, rel=0.02)
