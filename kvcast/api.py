@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from calibrate.latency import StepTime
     from calibrate.models import ModelSpec
     from calibrate.utilization import StepWork
+    from kvcast.scenario.disaggregation import Changed
     from sim.fleet.processes import Process
     from sim.measure.report import Report
     from sim.recording import Recording
@@ -40,7 +41,7 @@ class Prepared:
     resolved: Resolved
     workload: Workload
     step_time: StepTime = field(repr=False)
-    step_factor: float = 1.0  #: of every replica's steps; `step_time` has it already
+    changed: Changed | None = field(default=None, repr=False)  #: what `step_time` has been changed by, for all replicas
 
     @property
     def scenario(self) -> Scenario:
@@ -125,11 +126,16 @@ def class_limits(prepared: Prepared) -> list[tuple[str, SloClass]]:
     return named_limits(prepared.workload, limits_of(prepared.workload, prepared.scenario.slo))
 
 
+def with_steps(prepared: Prepared, changed: Changed) -> Prepared:
+    """The same run with other step times: those that changed(resolved, step_time) makes of them, of every replica."""
+    return replace(prepared, step_time=changed(prepared.resolved, prepared.step_time), changed=changed)
+
+
 def at_step_times(prepared: Prepared, factor: float) -> Prepared:
     """The same run with every step of the GPU taking `factor` times as long (host time of [engine] as it is)."""
     from calibrate.scaled import Scaled
 
-    return replace(prepared, step_time=Scaled(prepared.step_time, factor), step_factor=prepared.step_factor * factor)
+    return with_steps(prepared, lambda _, step_time: Scaled(step_time, factor))
 
 
 def without_cache(prepared: Prepared) -> Prepared:
@@ -166,7 +172,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         client=scenario.client if scenario.client.acts else None,
         shed_over=scenario.cluster.shed_over,
         sessions_first=scenario.cluster.sessions_first,
-        pools=pools_of(prepared.resolved, prepared.step_factor),
+        pools=pools_of(prepared.resolved, prepared.changed),
         **{**options, "processes": [*shocks, *options.get("processes", ())]},
     )
 

@@ -11,12 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvcast.scenario.fitting import fitting_profile
-from sim.scenario import AT_ARRIVAL, Scenario
+from sim.scenario import AT_ARRIVAL, BURST, LONG_PROMPTS, Scenario
 from workloads.errors import InputError
 
 if TYPE_CHECKING:
+    from calibrate.latency import StepTime
     from kvcast.scenario.resolve import Resolved
     from sim.fleet.pools import Pools
+
+    Changed = Callable[[Resolved, StepTime], StepTime]
+    """Other step times of the replicas that a Resolved is of."""
 
 
 def pool_problems(scenario: Scenario) -> Iterator[str]:
@@ -55,7 +59,7 @@ def pool_problems(scenario: Scenario) -> Iterator[str]:
         (scenario.cache.policy in ("clairvoyant", "optimal"), f"[cache] policy = {scenario.cache.policy!r}"),
         (scenario.client.acts, "[client] timeouts or retries"),
         (cluster.shed_over is not None, "[cluster] shed_over"),
-        (bool(scenario.shock), "[[shock]]"),
+        (any(shock.kind not in (BURST, LONG_PROMPTS) for shock in scenario.shock), "a [[shock]] of replicas"),
         (keys.max_num_queued_reqs is not None, "[engine] max_num_queued_reqs"),
         (keys.max_num_queued_tokens is not None, "[engine] max_num_queued_tokens"),
     ):
@@ -107,10 +111,9 @@ def _prefill_scenario(given: Scenario) -> Scenario:
     return alone if fitting is None else replace(alone, hardware=replace(alone.hardware, profile=fitting))
 
 
-def pools_of(resolved: Resolved, step_factor: float = 1.0) -> Pools | None:
-    """The prefill pool, its steps `step_factor` times as long, and its link, as the simulation reads them; None where
-    every replica does both."""
-    from calibrate.scaled import Scaled
+def pools_of(resolved: Resolved, changed: Changed | None = None) -> Pools | None:
+    """The prefill pool, its steps `changed`, and its link, as the simulation reads them; None where every replica does
+    both."""
     from sim.fleet.pools import Pools
     from sim.fleet.transfer import Link
 
@@ -131,7 +134,7 @@ def pools_of(resolved: Resolved, step_factor: float = 1.0) -> Pools | None:
     return Pools(
         keys.prefill_replicas,
         first.params,
-        step_time if step_factor == 1 else Scaled(step_time, step_factor),
+        step_time if changed is None else changed(first, step_time),
         keys.prefill_router or resolved.scenario.cluster.router,
         link,
         decode_first=keys.decode_chosen == AT_ARRIVAL,
