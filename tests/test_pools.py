@@ -17,6 +17,9 @@ from hypothesis import strategies as st
 from benchmarks import bench_disaggregation
 from kvcast import api
 from kvcast.config import apply_overrides, scenario_from_doc
+from kvcast.planner.candidates import combinations, fleet_of
+from kvcast.planner.command import launch_of
+from kvcast.planner.words.phrases import split
 from kvcast.present import summary_text
 from kvcast.scenario import disaggregation
 from sim.fleet.pools import Pools
@@ -401,3 +404,32 @@ def test_the_best_ratio_is_where_theory_has_it() -> None:
     assert bench_disaggregation.best(found) == bench_disaggregation.best(said) == 5
     for p, rate in said.items():
         assert found[p] == pytest.approx(rate, rel=0.02)
+
+
+# -- a plan ------------------------------------------------------------------------------------------------------------
+
+
+def test_fleets_of_a_plan_keep_their_ratio() -> None:
+    given = scenario("cluster.replicas=4", "disaggregation.prefill_replicas=1")
+    sizes = {n: fleet_of(given, n).disaggregation.prefill_replicas for n in (1, 2, 3, 6, 8, 10)}
+    assert sizes == {1: 0, 2: 1, 3: 1, 6: 2, 8: 2, 10: 2}
+    assert fleet_of(fleet_of(given, 8), 8) == fleet_of(given, 8)
+    assert [split({"replicas": n, "prefill_replicas": p}) for n, p in sizes.items()][:2] == [
+        "", " (1 prefill, 1 decode)",
+    ]  # fmt: skip
+
+
+def test_replicas_of_a_plan_are_of_one_kind() -> None:
+    pools = {"prefill_replicas": 1}
+    doc = {"workload": {"preset": "chat"}, "cluster": {"replicas": 4}, "disaggregation": pools}
+    found = combinations(doc, ["disaggregation.prefill_tensor_parallel=1,2"])
+    assert [one.scenario is None for one in found] == [False, True]
+    assert "whose replicas are all of one kind" in found[1].reason
+
+
+def test_a_plan_in_pools_is_launched_with_a_connector() -> None:
+    launch = launch_of(scenario("cluster.replicas=5", "disaggregation.prefill_replicas=2"))
+    assert launch is not None
+    assert "--kv-transfer-config" in launch["vllm"]
+    assert launch["words"] == "2 of these to prefill and 3 to decode, behind a proxy that sends to both"
+    assert "--kv-transfer-config" not in (launch_of(scenario()) or {})["vllm"]
