@@ -156,10 +156,54 @@ def as_markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+MEASURED = {"8 prefill + 2 x TP4 decode": "2.36 and 2.78 s (p95 3.38), TPOT 5.7 ms", "16 x TP1": "6.7 s (p95 10.2)"}
+"""End-to-end seconds that llm-d's guide (2026) has of gpt-oss-120b on 16 H200, 5,000 tokens in, 250 out, 45 a second."""
+
+
+def published(block_size: int, requests: int = 2700) -> dict[str, dict[str, float]]:
+    """The guide's two fleets, simulated: seconds and milliseconds of the requests after the first quarter."""
+    from kvcast import api, scenario_from_doc
+
+    root = PrefixTree(np.array([-1], np.int32), np.zeros(1, np.int64), np.zeros(1, np.int16))
+    n, none = requests, np.zeros(requests, np.int32)
+    work = Workload(root, np.arange(n) / 45, np.full(n, 5000), np.full(n, 250), none)
+    apart = {"prefill_replicas": 8, "prefill_tensor_parallel": 1}
+    found = {}
+    for name, width, replicas, pools in zip(MEASURED, (4, 1), (10, 16), (apart, {}), strict=True):
+        doc = {
+            "workload": {"preset": "chat", "requests": 10},  # takes the place of these requests
+            "run": {"warmup_s": 0},
+            "model": {"name": "gpt-oss-120b"},
+            "hardware": {"gpu": "h200", "tensor_parallel": width},
+            "engine": {"block_size": block_size, "disable_hybrid_kv_cache_manager": True},
+            "cluster": {"replicas": replicas, "router": "least-loaded"},
+            "disaggregation": pools,
+        }
+        rec = api.record(replace(api.prepare(scenario_from_doc(doc, "study")), workload=work))
+        late = slice(n // 4, None)
+        e2e_s = (rec.finish_s - rec.arrival_s)[late]
+        found[name] = {
+            "e2e_s": float(e2e_s.mean()),
+            "e2e_p95_s": float(np.percentile(e2e_s, 95)),
+            "ttft_s": float((rec.first_token_s - rec.arrival_s)[late].mean()),
+            "tpot_ms": float(1e3 * (rec.finish_s - rec.first_token_s)[late].mean() / 249),
+        }
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--published", type=int, nargs="*", metavar="BLOCK_SIZE", help="the guide's fleets instead")
     parser.add_argument("--sizes", type=int, default=len(SIZES), help="the first so many")
     args = parser.parse_args()
+    for block_size in args.published or ():
+        for name, row in published(block_size).items():
+            print(
+                f"blocks of {block_size}: {name}: E2E {row['e2e_s']:.2f} s (p95 {row['e2e_p95_s']:.2f}),"
+                f" TTFT {row['ttft_s']:.2f} s, TPOT {row['tpot_ms']:.1f} ms; measured E2E {MEASURED[name]}"
+            )
+    if args.published:
+        return
     print(f"| {' | '.join(HEADER)} |\n{'|---' * len(HEADER)}|")
     for size in SIZES[: args.sizes]:
         print(as_markdown(study((size,))), flush=True)
