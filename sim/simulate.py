@@ -41,7 +41,7 @@ from sim.kvcache.chains import Paths
 from sim.kvcache.observed import as_table
 from sim.kvcache.policies import POLICIES
 from sim.log import RequestLog
-from sim.recording import UNFINISHED, Recording, Steps, TierUse, Verified, by_replica, summed_use
+from sim.recording import UNFINISHED, Handed, Recording, Steps, TierUse, Verified, by_replica, summed_use
 from sim.scenario import ClientConfig, EngineParams
 from workloads.columns import Workload
 from workloads.errors import InputError
@@ -295,6 +295,8 @@ def _recording(
     columns |= _told(columns, steps, sent_s, cluster.env.now)
     if life is not None:
         _tell_lives(life, columns, steps, cluster.env.now)
+        if handed is not None:
+            _tell_hand_overs(life, handed, cluster.env.now)
     return Recording(
         **columns,  # type: ignore[arg-type]
         steps=steps,
@@ -349,6 +351,19 @@ def _tier_use(replicas: list[Replica]) -> list[TierUse]:
     """Each tier over all replicas."""
     each = [use for r in replicas for use in r.tiers_used()]
     return [summed_use(uses) for uses in zip(*each, strict=True)]
+
+
+def _tell_hand_overs(life: list[list[tuple]], handed: Handed, now_s: float) -> None:
+    """Fill in the phases between a prefill and the first step of the decode replica, until the clock stopped."""
+    times = np.stack([handed.prefilled_s, handed.read_s, handed.ready_s, handed.placed_s])
+    for request in np.flatnonzero(~np.isnan(handed.prefilled_s)).tolist():
+        at_s, *later_s = times[:, request].tolist()
+        for phase, until_s in zip(("queued", "loading", "queued"), later_s, strict=True):
+            end_s = min(until_s, now_s) if until_s == until_s else now_s  # NaN: not yet
+            if end_s > at_s:
+                life[request].append((phase, at_s, end_s, 0))
+            at_s = end_s
+        life[request].sort(key=lambda phase: (phase[1], phase[2]))
 
 
 def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: list, now_s: float) -> None:

@@ -6,6 +6,7 @@ python -m pytest tests/test_pools.py
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 from unittest.mock import ANY
 
@@ -251,7 +252,7 @@ def world(asked: dict, **more) -> Recording:
 @given(worlds())
 def test_nothing_is_lost_and_stepping_is_the_same(asked: dict) -> None:
     left: list[Replica] = []
-    r = world(asked, on_end=left.extend)
+    r = world(asked, on_end=left.extend, record_life=True)
     w = random_workload(asked["seed"], closed=asked["closed"])
     assert (r.status == COMPLETED).all()
     went = handed(r).prefill_replica >= 0
@@ -262,6 +263,10 @@ def test_nothing_is_lost_and_stepping_is_the_same(asked: dict) -> None:
     times = [r.arrival_s, r.admit_s, handed(r).prefilled_s, handed(r).read_s, handed(r).ready_s, handed(r).placed_s]
     for before, after in zip(times, [*times[1:], r.first_token_s], strict=True):
         assert (before[went] <= after[went]).all()
+    assert r.life is not None
+    for life, finish_s in zip(r.life, r.finish_s, strict=True):  # without a hole
+        assert (life[0][0], life[-1][2]) == ("queued", finish_s)
+        assert all(a[2] == b[1] for a, b in pairwise(life) if a[0] != "prefill")
     blocks = -(-w.prompt_tokens // 4)
     np.testing.assert_array_equal((handed(r).read_blocks + handed(r).decode_hit_tokens // 4)[went], blocks[went])
     assert (handed(r).read_blocks[~went] == 0).all()
@@ -271,7 +276,7 @@ def test_nothing_is_lost_and_stepping_is_the_same(asked: dict) -> None:
     assert sum(int(s.n_decode.sum()) for s in r.steps) == int(w.output_tokens.sum()) - len(w) or r.preemptions.any()
     if asked["below"]:  # what a prompt would find of an answer under way is looked up by stretches, not steps
         return
-    slow = world(asked, fast_forward=False)
+    slow = world(asked, fast_forward=False, record_life=True)
     same(r, slow)
     for name in ("prefill_replica", "prefilled_s", "read_s", "ready_s", "placed_s", "read_blocks", "nic_busy_s"):
         np.testing.assert_array_equal(getattr(handed(r), name), getattr(handed(slow), name), err_msg=name)

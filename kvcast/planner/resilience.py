@@ -202,6 +202,8 @@ class Disturbed:
             SLOW: Shock(SLOW, CALM_S, lasts_s),
             LONG_PROMPTS: Shock(LONG_PROMPTS, CALM_S, lasts_s, size=float(min(100_000, max(most - 1000, 1)))),
         }
+        if self.scenario.disaggregation.on:  # what happens to a replica is not simulated there
+            return [of_kind[BURST], of_kind[LONG_PROMPTS]]
         return [of_kind[kind] for kind in SHOCKS if kind != REPLICA_DOWN or self.scenario.cluster.replicas > 1]
 
     def shock(self, shock: Shock) -> dict[str, Any]:

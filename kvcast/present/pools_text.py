@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kvcast import text
@@ -19,17 +20,20 @@ WORDS = {
     "first_step": "first decode step",
 }
 
+HEADER = ("pool", "replicas x GPUs", "requests", "busy", "tokens in a step", "KV in use", "at the peak", "NIC busy")
+
 
 def pool_lines(result: Result) -> str:
     """Empty where every replica does both."""
     found = result.report.summary.get("disaggregation")
     if found is None:
         return ""
-    return "\n".join([_pools(found), _parts(found), _transfers(result, found)])
+    return "\n".join([text.table(list(HEADER), rows_of(found)), parts(found), _transfers(result, found)])
 
 
-def _pools(found: dict[str, Any]) -> str:
-    rows = [
+def rows_of(found: Mapping[str, Any]) -> list[list[str]]:
+    """A row of HEADER for each pool."""
+    return [
         [
             pool["pool"],
             f"{pool['replicas']} x {pool['gpus_per_replica']}",
@@ -42,21 +46,20 @@ def _pools(found: dict[str, Any]) -> str:
         ]
         for pool in found["pools"]
     ]
-    header = ["pool", "replicas x GPUs", "requests", "busy", "tokens in a step", "KV in use", "at the peak", "NIC busy"]
-    return text.table(header, rows)
 
 
-def _parts(found: dict[str, Any]) -> str:
-    parts = found["ttft_parts_ms"]
+def parts(found: Mapping[str, Any]) -> str:
+    """What a first token waited for."""
+    each = found["ttft_parts_ms"]
     means = ", ".join(
-        f"{WORDS[name]} {text.milliseconds(parts[name]['mean'])} (p99 {text.milliseconds(parts[name]['p99'])})"
+        f"{WORDS[name]} {text.milliseconds(each[name]['mean'])} (p99 {text.milliseconds(each[name]['p99'])})"
         for name in PARTS
     )
     here = found["computed_where_decoded"]
     return f"TTFT is {means}" + (f"; {text.count(here)} requests were prefilled where they decode" if here else "")
 
 
-def _transfers(result: Result, found: dict[str, Any]) -> str:
+def _transfers(result: Result, found: Mapping[str, Any]) -> str:
     keys = result.scenario.disaggregation
     return (
         f"transfers: {found['read_bytes'] / 1e9:,.4g} GB of KV read, {text.count(found['decode_hit_tokens'])} prompt"
