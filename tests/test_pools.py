@@ -287,6 +287,14 @@ def test_nothing_is_lost_and_stepping_is_the_same(asked: dict) -> None:
         np.testing.assert_array_equal(getattr(handed(r), name), getattr(handed(slow), name), err_msg=name)
 
 
+def test_who_waits_for_a_place_has_it_when_one_ends() -> None:
+    """Two places on the decode replica, which knows a step later who has ended."""
+    asked = {"seed": 117, "closed": False, "prefills": 1, "decodes": 1, "spare": 200, "budget": 48, "seqs": 2}
+    asked |= {"bandwidth": 1e6, "below": 0, "ahead": True, "reserve": True, "layerwise": False}
+    asked |= {"policy": "lru", "order": "priority"}
+    same(world(asked), world(asked, fast_forward=False))
+
+
 @pytest.mark.parametrize(
     ("params", "more", "line"),
     [
