@@ -1,4 +1,4 @@
-# make demo | test | test-kernels | test-calibrate | lint | fuzz | hostile | mutants | engine-check | bench | dashboard | ui-test | screenshots: each sets up the virtual environment .venv on first use.
+# make demo | test | test-kernels | test-calibrate | test-clusters | lint | fuzz | hostile | mutants | engine-check | bench | dashboard | ui-test | screenshots: each sets up the virtual environment .venv on first use.
 # The reference traces and measurements that some tests need are found through KVCAST_DATA.
 
 PYTHON ?= python3
@@ -13,7 +13,7 @@ TRITON  ?= $(shell sed -n 's/^triton==//p' constraints.txt)
 PICK    ?= all
 KERNELS := .venv-kernels-$(TRITON)
 
-.PHONY: help demo test test-kernels test-calibrate lint fuzz hostile mutants engine-check bench dashboard ui-test screenshots clean
+.PHONY: help demo test test-kernels test-calibrate test-clusters lint fuzz hostile mutants engine-check bench dashboard ui-test screenshots clean
 
 help:
 	@echo "make demo       simulate the bundled mix: what the prefix cache is worth on an H200"
@@ -21,6 +21,7 @@ help:
 	@echo "make test       run the tests         make lint  ruff and mypy"
 	@echo "make test-kernels  the Triton kernels, interpreted and compiled, no GPU needed; PICK=pairwise takes minutes, all of it an hour"
 	@echo "make test-calibrate  calibration with torch on the CPU"
+	@echo "make test-clusters  a sweep, a comparison and a plan on a real Dask and a real Ray cluster, a worker of each killed"
 	@echo "make ui-test    a planner's way to a verdict, in a browser    make screenshots  pictures of every page (both need chromium)"
 	@echo "make fuzz OPS=50000  random tests against a per-block reference    make bench  speed"
 	@echo "make hostile    some 4,100 bad inputs to every command and 168 kills: one line each, nothing lost (minutes)"
@@ -58,6 +59,14 @@ test-kernels: $(KERNELS)/.installed
 # What needs torch of calibration: the measuring half, the real serving loop and the GPU session's rehearsal, on the CPU.
 test-calibrate: $(KERNELS)/.installed
 	$(KERNELS)/bin/python -m pytest tests/test_measure.py tests/test_engine_loop.py tests/test_composition.py tests/test_gpu_session.py tests/test_attention_packages.py
+
+# make test has Dask; Ray is too large for it (70 MB) and starts in ten seconds.
+$(VENV)/.installed-clusters: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dask,ray]'
+	@touch $@
+
+test-clusters: $(VENV)/.installed-clusters
+	$(BIN)/python -m pytest tests/test_clusters.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

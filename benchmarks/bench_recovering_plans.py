@@ -8,6 +8,9 @@ some ten thousand requests.
 
   python benchmarks/bench_recovering_plans.py --out /tmp/plans                      # 6 CPU minutes
   python benchmarks/bench_recovering_plans.py --out /tmp/plans --seeds 3 --mix rag
+  python benchmarks/bench_recovering_plans.py --out /tmp/plans --cost   # what asking for it costs: 10 CPU minutes
+
+--cost makes each plan twice, whole, with and without --no-recover, and the demo's own, and compares their CPU times.
 
 Plans and days are kept in --out: after a kill the same command goes on. Exit code 1 when a fleet does not pass."""
 
@@ -17,6 +20,7 @@ import argparse
 import sys
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +58,18 @@ COLUMNS = (
     "misses",
     "passes",
 )
+
+
+COST_COLUMNS = (
+    "mix",
+    "replicas (that hold it)",
+    "recovers up to, requests/s",
+    "SLO capacity, with and without",
+    "simulations",
+    "CPU-s",
+    "times",
+)
+DEMO = "examples/demo.toml"
 
 
 class Mix(NamedTuple):
@@ -108,6 +124,48 @@ def planned(name: str, folder: Path) -> dict[str, Any]:
         "offered": steady.requests_per_s(mix.resolve(scenario_from_doc(tomllib.loads(made["scenario"])).workload)),
         "cpu_s": made["simulations"]["cpu_s"],
     }
+
+
+def cost(name: str) -> dict[str, Any]:
+    """CPU seconds of this process for a whole plan, with all that it tells beside its fleet, asked to recover and not,
+    and what each answers."""
+    asked = load_scenario(ROOT / "examples" / "demo.toml") if name == DEMO else scenario_of(name)
+    found: dict[str, Any] = {}
+    for recover in (True, False):
+        began_s = time.process_time()
+        made = plan(asked, recover=recover)
+        recovery, capacity = made["recovery"] or {}, made["capacity"] or {}
+        found["asked" if recover else "not asked"] = {
+            "cpu_s": time.process_time() - began_s,
+            "replicas": made["answer"]["replicas"],
+            "holds": recovery.get("holds_replicas"),
+            "recoverable_per_s": recovery.get("recoverable_per_s"),
+            "slo_capacity_per_s": capacity.get("slo_capacity_per_s"),
+            "simulations": made["simulations"]["distinct"],
+        }
+    return found
+
+
+def compared(names: Sequence[str], kept: Kept) -> bool:
+    """A row a plan and one for all. Whether asking all of them to recover takes at most twice the CPU time."""
+    print(f"| {' | '.join(COST_COLUMNS)} |\n{'|---' * len(COST_COLUMNS)}|")
+    sums = [0.0, 0.0]
+    for name in names:
+        sides = list(kept(f"cost {name}", cost, name).values())
+        asked, other = sides
+        sums = [total + side["cpu_s"] for total, side in zip(sums, sides, strict=True)]
+        cells = (
+            name if name == DEMO else f"{name} {MIXES[name].told}",
+            f"{asked['replicas']} ({asked['holds']})",
+            f"{asked['recoverable_per_s']:.3g}" if asked["recoverable_per_s"] else "-",
+            ", ".join(f"{side['slo_capacity_per_s']:.3g}" if side["slo_capacity_per_s"] else "-" for side in sides),
+            f"{asked['simulations']}, {other['simulations']}",
+            f"{asked['cpu_s']:.1f}, {other['cpu_s']:.1f}",
+            f"{asked['cpu_s'] / other['cpu_s']:.2f}",
+        )
+        print(f"| {' | '.join(cells)} |", flush=True)
+    print(f"\nall: {sums[0]:.0f} CPU-s with, {sums[1]:.0f} without: {sums[0] / sums[1]:.2f} times")
+    return sums[0] <= 2 * sums[1]
 
 
 def bursts(seed: int, watched_s: float) -> tuple[Shock, ...]:
@@ -184,10 +242,16 @@ def _in_time(back_s: float | None) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder that keeps plans and days")
-    parser.add_argument("--mix", action="append", choices=list(MIXES), help="only this one; may be repeated")
+    parser.add_argument("--mix", action="append", choices=[*MIXES, DEMO], help="only this one; may be repeated")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--hours", type=float, default=24.0, help="a day")
+    parser.add_argument("--cost", action="store_true", help="what asking for recovery costs, and no days")
     asked = parser.parse_args()
+    if asked.cost:
+        kept = Kept(asked.out / "cost.jsonl")
+        raise SystemExit(0 if compared(asked.mix or [*MIXES, DEMO], kept) else 1)
+    if DEMO in (asked.mix or ()):
+        parser.error(f"--mix {DEMO} is one of --cost")
     began = time.process_time()
     print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
     kept = Kept(asked.out / "plans.jsonl")

@@ -1,4 +1,5 @@
 """CPU time and peak memory by requests, replicas and router: python benchmarks/bench_scale.py [--only large] [--json]
+   CPU time a turn of one session of 1,000 and of 10,000 turns:  python benchmarks/bench_scale.py --only turns
 
 The mix is three layered classes (chat, RAG, agents; mean prompt about 19,000 tokens, 320 tokens of answer) in closed
 sessions, the same load for every replica. Each case is simulated in a process of its own, so that its peak is its own.
@@ -80,18 +81,48 @@ MIX = [
 ]
 
 
-def scenario(requests: int, replicas: int, router: str) -> dict[str, Any]:
+def scenario(requests: int, replicas: int, router: str, policy: str = "lru") -> dict[str, Any]:
     return {
         "workload": {"rate": SESSIONS_PER_S * replicas, "requests": requests, "class": MIX},
         "model": {"name": "llama-3.1-8b"},
         "hardware": {"profile": "h200-llama-3.1-8b-aic"},
         "cluster": {"replicas": replicas, "router": router},
+        "cache": {"policy": policy},
         "run": {"warmup_s": 0},
         "slo": {"ttft_s": 2.0, "tpot_s": 0.05, "attainment": 0.95},
     }
 
 
-def one(requests: int, replicas: int, router: str) -> dict[str, Any]:
+def turns(count: int) -> float:
+    """CPU microseconds a turn of one session: 30 tokens more and an answer of 20, behind all that was said before."""
+    import numpy as np
+
+    from calibrate.latency import load_step_time
+    from sim.scenario import EngineParams
+    from sim.simulate import run
+    from workloads.columns import PrefixTree, Workload
+
+    turn = np.arange(count)
+    end = np.append(0, np.column_stack([50 * turn + 30, 50 * turn + 50]))
+    tree = PrefixTree(np.arange(-1, 2 * count, dtype=np.int32), end, np.zeros(2 * count + 1, np.int16))
+    workload = Workload(
+        tree,
+        np.where(turn > 0, np.nan, 0.0),
+        50 * turn + 30,
+        np.full(count, 20),
+        (2 * turn + 2).astype(np.int32),
+        session_id=np.zeros(count, np.int64),
+        after=turn - 1,
+        delay_s=np.full(count, 0.5),
+    )
+    step_time = load_step_time("h200-llama-3.1-8b-aic", "llama-3.1-8b", "bf16", 1)
+    begun_s = time.process_time()
+    rec = run(workload, EngineParams(kv_blocks=100 * count, max_model_len=100 * count), step_time)
+    assert (rec.status == 0).all()
+    return (time.process_time() - begun_s) / count * 1e6
+
+
+def one(requests: int, replicas: int, router: str, policy: str = "lru") -> dict[str, Any]:
     """A case in this process: CPU seconds and peak MiB after each part."""
     from kvcast import api, scenario_from_doc
 
@@ -104,7 +135,7 @@ def one(requests: int, replicas: int, router: str) -> dict[str, Any]:
         row[f"{name}_peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         begun_s = time.process_time()
 
-    prepared = api.prepare(scenario_from_doc(scenario(requests, replicas, router), "scale"))
+    prepared = api.prepare(scenario_from_doc(scenario(requests, replicas, router, policy), "scale"))
     part("load")
     row["requests"] = len(prepared.workload)
     recording = api.record(prepared)
@@ -121,19 +152,24 @@ def one(requests: int, replicas: int, router: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=[*SIZES, "one"], action="append", help="default: small and medium")
+    parser.add_argument("--only", choices=[*SIZES, "turns", "one"], action="append", help="default: small and medium")
     parser.add_argument("--router", default="session-affinity")
+    parser.add_argument("--policy", default="lru")
     parser.add_argument("--requests", type=int, help="with --only one")
     parser.add_argument("--replicas", type=int, help="with --only one")
     parser.add_argument("--json", action="store_true", help="one JSON line a case")
     args = parser.parse_args()
     if args.only == ["one"]:
-        print(json.dumps(one(args.requests, args.replicas, args.router)))
+        print(json.dumps(one(args.requests, args.replicas, args.router, args.policy)))
+        return
+    if args.only == ["turns"]:
+        for count in (1_000, 10_000):
+            print(f"{count:>11,} turns of one session {turns(count):>6.1f} us a turn", flush=True)
         return
     for requests, replicas in (case for size in args.only or ("small", "medium") for case in SIZES[size]):
         command = [sys.executable, __file__, "--only", "one", "--requests", str(requests), "--replicas", str(replicas)]
         made = subprocess.run(
-            [*command, "--router", args.router],
+            [*command, "--router", args.router, "--policy", args.policy],
             capture_output=True,
             text=True,
             check=True,

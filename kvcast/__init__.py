@@ -27,6 +27,7 @@ _PUBLIC = {
     "sweep": "kvcast.studies.sweeps",
     "plan": "kvcast.planner",
     "together": "kvcast.studies.windows",
+    "workers": "kvcast.pools",
     # a run's folder
     "load_run": "kvcast.store.runs",
     "save_run": "kvcast.store.runs",
@@ -84,6 +85,7 @@ __all__ = [
     "simulate",
     "sweep",
     "together",
+    "workers",
 ]
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ if TYPE_CHECKING:
     from kvcast.asking import ask
     from kvcast.config import load_scenario, scenario_from_doc
     from kvcast.planner import plan
+    from kvcast.pools import workers
     from kvcast.store.runs import load_run, save_run
     from kvcast.studies.side_by_side import compare
     from kvcast.studies.sweeps import sweep

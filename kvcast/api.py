@@ -252,6 +252,13 @@ def prefill_flops(model: ModelSpec) -> Callable[..., Any]:
     return functools.partial(flops, model)
 
 
+BESIDE_SUMMARY = (
+    *("name", "cache_worth", "latency", "classes", "slo_classes", "tenants", "engine", "engine_origins"),
+    *("kv_arithmetic", "profile_provenance", "measured_servers", "notes"),
+)
+"""What a run's document has beside its summary."""
+
+
 def as_document(result: Result, baseline: Result | None = None) -> dict[str, Any]:
     """A run as one JSON-able document: what `kvcast run --json` prints and a run folder's summary.json holds.
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from workloads.errors import on_one_line
+
 UNKNOWN = "-"
 NO_FLEET = 1
 """Exit code of `kvcast plan` whose answer is that no fleet it looked at meets the target."""
@@ -177,6 +179,12 @@ def tell(document: dict[str, Any]) -> None:
     if path := os.environ.get(TOLD_FILE):
         with contextlib.suppress(OSError), Path(path).open("a", encoding="utf-8") as out:
             out.write(json.dumps(plain(document), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def note(words: str) -> None:
+    """Say what is no result and not to be missed: one line on stderr, whoever watches."""
+    clear_clock()
+    print(f"kvcast: {on_one_line(words)}", file=sys.stderr, flush=True)
 
 
 def progress_share(done: float, total: float, words: str) -> None:

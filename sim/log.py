@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from math import nan
 
 import numpy as np
@@ -60,6 +61,7 @@ class RequestLog:
         self.tier_hit_tokens = [array("q", [0]) * n for _ in range(n_tiers)]
         self.load_s = array("d", [0.0]) * (n if n_tiers else 0)
         self.frontend_s = array("d", [0.0]) * (n if front_end else 0)
+        self.asked: Callable[[Request, int], None] | None = None  # who wants to know of `hit` and its last number
         self.drafts = self.accepted = 0  # speculative decoding: verifications, and drafted tokens accepted in them
         self.readmissions = array("q")  # (request, hit tokens, known tokens) of each, one after the other
         self.gaps = array(
@@ -90,6 +92,8 @@ class RequestLog:
         self.hit_tokens[r.id] = tokens
         self.ceiling_replica_tokens[r.id] = ceiling_replica
         self.ceiling_fleet_tokens[r.id] = ceiling_fleet
+        if self.asked is not None:
+            self.asked(r, ceiling_fleet)
 
     def hit_again(self, r: Request, tokens: int) -> None:
         """Tokens that an admission after a preemption found in the cache."""

@@ -12,6 +12,9 @@ import numpy as np
 
 from workloads.columns import SCOPES, PrefixTree, Workload
 
+AT_ONCE = 1 << 20
+"""Requests worked out together: only a bound on memory."""
+
 
 class ScopeCount:
     """Tokens of each reuse scope in the first `depth` tokens of requests' paths, summed by group.
@@ -22,31 +25,34 @@ class ScopeCount:
 
     def __init__(self, workload: Workload, rows: np.ndarray, group: np.ndarray, n_groups: int) -> None:
         tree = workload.tree
-        scope_of_layer = np.asarray(workload.layer_scopes, np.int64)
+        scope_of_layer = np.asarray(workload.layer_scopes, np.int8)
         self.tree, self.start, self.leaf = tree, tree.start, workload.leaf[rows]
         self.leaf_end = tree.end[self.leaf]
         self.group, self.n_groups = group, n_groups
         self.node_scope = scope_of_layer[tree.layer]
         self.tail_scope = scope_of_layer[workload.column("tail_layer")[rows]]
         self.present = np.unique(np.concatenate([np.unique(self.node_scope), np.unique(self.tail_scope)]))
-        tokens = tree.end - tree.start
-        own = [np.where(self.node_scope == code, tokens, 0) for code in self.present]
-        self.above = [
-            total - mine for total, mine in zip(path_sums(tree, own), own, strict=True)
-        ]  # of the nodes above each one
+        tokens = tree.end - self.start
+        self.above = []  # of the nodes above each one, by scope
+        for code in self.present:
+            own = np.where(self.node_scope == code, tokens, 0)
+            self.above.append(path_sums(tree, [own])[0] - own)
 
     def __call__(self, depth: np.ndarray) -> np.ndarray:
-        in_tree = np.minimum(depth, self.leaf_end)
-        node = climb(self.tree, self.start, self.leaf, in_tree)
-        here, in_tail = in_tree - self.start[node], depth - in_tree
-        scope = self.node_scope[node]
         sums = np.zeros((self.n_groups, len(SCOPES)), np.int64)
-        for column, code in enumerate(self.present):
-            tokens = self.above[column][node] + here * (scope == code) + in_tail * (self.tail_scope == code)
-            sums[:, code] = np.bincount(
-                self.group, weights=tokens, minlength=self.n_groups
-            )  # whole numbers below 2**53: exact
+        for at in range(0, len(depth), AT_ONCE):
+            self._add(sums, depth, slice(at, at + AT_ONCE))
         return sums
+
+    def _add(self, sums: np.ndarray, depth: np.ndarray, rows: slice) -> None:
+        in_tree = np.minimum(depth[rows], self.leaf_end[rows])
+        node = climb(self.tree, self.start, self.leaf[rows], in_tree)
+        here, in_tail = in_tree - self.start[node], depth[rows] - in_tree
+        scope, tail_scope, group = self.node_scope[node], self.tail_scope[rows], self.group[rows]
+        for column, code in enumerate(self.present):
+            tokens = self.above[column][node] + here * (scope == code) + in_tail * (tail_scope == code)
+            # whole numbers below 2**53: exact
+            sums[:, code] += np.bincount(group, weights=tokens, minlength=self.n_groups).astype(np.int64)
 
 
 def climb(tree: PrefixTree, start: np.ndarray, node: np.ndarray, depth: np.ndarray) -> np.ndarray:

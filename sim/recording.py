@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from sim.packed_rows import Rows
 from sim.step_times import StepTimes
 
 STATUS = (
@@ -45,50 +46,56 @@ UNVERIFIED = "unverified"
 """In the name of an engine whose rules no recorded case of it checks."""
 
 
+START, N_STEPS, N_DECODE, PREFILL, SUM_CONTEXT, N_SAMPLED = range(6)
+"""Columns of a stretch of steps: its start in seconds, steps (at least 1), and the shape of its first step."""
+STRETCH, NEW, CACHED = range(3)
+"""Columns of a stretch's prefill chunks."""
+
+
 class StepShapes:
     """What else the work of a replica's steps depends on (calibrate.utilization).
 
     Kept by stretch; the columns by step are made whenever asked for, since they would be a third of a long run's
     memory. Within a stretch each decode's context grows by a token, and a chunk follows on the one before."""
 
-    def __init__(
-        self,
-        n_steps: np.ndarray,
-        n_decode: np.ndarray,
-        sum_context: np.ndarray,
-        n_sampled: np.ndarray,
-        chunks: np.ndarray,
-    ) -> None:
-        """int64 [stretches]: steps of each (at least 1) and the shape of its first step; chunks: int64 [m, 3],
-        (stretch, new, cached)."""
-        self._n_steps, self._n_decode, self._sum_context, self._n_sampled = n_steps, n_decode, sum_context, n_sampled
-        self._stretch, self._new, self._cached = chunks.T
+    def __init__(self, stretches: Rows, chunks: Rows) -> None:
+        self._stretches, self._chunks = stretches, chunks
+
+    @property
+    def _n_steps(self) -> np.ndarray:
+        return _whole(self._stretches, N_STEPS)
+
+    @property
+    def _stretch(self) -> np.ndarray:
+        return _whole(self._chunks, STRETCH)
 
     @property
     def sum_context(self) -> np.ndarray:
         """int64 [steps], contexts of the decodes, their new tokens included."""
-        return _growing(self._sum_context, self._n_decode, self._n_steps)
+        stretches = self._stretches
+        return _growing(_whole(stretches, SUM_CONTEXT), _whole(stretches, N_DECODE), self._n_steps)
 
     @property
     def n_sampled(self) -> np.ndarray:
         """int32 [steps], rows that went through LM head and sampling."""
-        return np.repeat(self._n_sampled.astype(np.int32), self._n_steps)
+        return np.repeat(self._stretches.column(N_SAMPLED).astype(np.int32), self._n_steps)
 
     @property
     def chunk_step(self) -> np.ndarray:
         """int64 [chunks of all steps], position in the steps of every prefill chunk, ascending."""
-        first = np.cumsum(self._n_steps) - self._n_steps
-        return _growing(first[self._stretch], np.ones_like(self._stretch), self._n_steps[self._stretch])
+        n_steps, stretch = self._n_steps, self._stretch
+        first = np.cumsum(n_steps) - n_steps
+        return _growing(first[stretch], np.ones_like(stretch), n_steps[stretch])
 
     @property
     def chunk_new(self) -> np.ndarray:
         """int64 [chunks of all steps], its tokens."""
-        return np.repeat(self._new, self._n_steps[self._stretch])
+        return np.repeat(_whole(self._chunks, NEW), self._n_steps[self._stretch])
 
     @property
     def chunk_cached(self) -> np.ndarray:
         """int64 [chunks of all steps], tokens of its request before it, already in the KV cache."""
-        return _growing(self._cached, self._new, self._n_steps[self._stretch])
+        return _growing(_whole(self._chunks, CACHED), _whole(self._chunks, NEW), self._n_steps[self._stretch])
 
     def __eq__(self, other: object) -> bool:
         """Whether the columns are the same, whatever the stretches."""
@@ -96,6 +103,11 @@ class StepShapes:
         return isinstance(other, StepShapes) and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name in columns
         )
+
+
+def _whole(rows: Rows, column: int) -> np.ndarray:
+    """int64 [rows]"""
+    return rows.column(column).astype(np.int64)
 
 
 def _growing(first: np.ndarray, by: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -128,25 +140,11 @@ class StepsByStretch(Steps):
     """Steps whose columns are made whenever asked for: a long run has hundreds of steps in a stretch."""
 
     _times: StepTimes
+    _stretches: Rows
 
-    _stretches: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-
-    def __init__(
-        self,
-        times: StepTimes,
-        start_s: np.ndarray,
-        n_steps: np.ndarray,
-        n_decode: np.ndarray,
-        prefill_tokens: np.ndarray,
-        work: StepShapes,
-    ) -> None:
-        """times: of all steps; the others [stretches]: start, steps (int64, at least 1), and what each of them has
-        (int32)."""
-        for name, value in (
-            ("_times", times),
-            ("work", work),
-            ("_stretches", (start_s, n_steps, n_decode, prefill_tokens)),
-        ):
+    def __init__(self, times: StepTimes, stretches: Rows, chunks: Rows) -> None:
+        """times: of all steps."""
+        for name, value in (("_times", times), ("_stretches", stretches), ("work", StepShapes(stretches, chunks))):
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
@@ -162,7 +160,7 @@ class StepsByStretch(Steps):
 
     @property
     def duration_s(self) -> np.ndarray:  # type: ignore[override]
-        starts, n_steps, _, _ = self._stretches
+        starts, n_steps = self._stretches.column(START), _whole(self._stretches, N_STEPS)
         end_s = self.end_s
         start_s = np.empty(len(end_s))
         start_s[1:] = end_s[:-1]
@@ -173,13 +171,14 @@ class StepsByStretch(Steps):
 
     @property
     def n_decode(self) -> np.ndarray:  # type: ignore[override]
-        _, n_steps, n_decode, _ = self._stretches
-        return np.repeat(n_decode, n_steps)
+        return self._by_step(N_DECODE)
 
     @property
     def prefill_tokens(self) -> np.ndarray:  # type: ignore[override]
-        _, n_steps, _, prefill_tokens = self._stretches
-        return np.repeat(prefill_tokens, n_steps)
+        return self._by_step(PREFILL)
+
+    def _by_step(self, column: int) -> np.ndarray:
+        return np.repeat(self._stretches.column(column).astype(np.int32), _whole(self._stretches, N_STEPS))
 
 
 @dataclass(frozen=True)
@@ -191,6 +190,36 @@ class Samples:
     blocks_cached_idle: np.ndarray  #: int64 [n], hashed blocks without a reference
     running: np.ndarray  #: int32 [n]
     waiting: np.ndarray  #: int32 [n]
+
+
+class SamplesByRow(Samples):
+    """Samples whose columns are made whenever asked for."""
+
+    _rows: Rows
+
+    def __init__(self, rows: Rows) -> None:
+        """rows: of the columns in their order."""
+        object.__setattr__(self, "_rows", rows)
+
+    @property
+    def t_s(self) -> np.ndarray:  # type: ignore[override]
+        return self._rows.column(0)
+
+    @property
+    def blocks_in_use(self) -> np.ndarray:  # type: ignore[override]
+        return _whole(self._rows, 1)
+
+    @property
+    def blocks_cached_idle(self) -> np.ndarray:  # type: ignore[override]
+        return _whole(self._rows, 2)
+
+    @property
+    def running(self) -> np.ndarray:  # type: ignore[override]
+        return self._rows.column(3).astype(np.int32)
+
+    @property
+    def waiting(self) -> np.ndarray:  # type: ignore[override]
+        return self._rows.column(4).astype(np.int32)
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,11 @@ class SchedulerConfig:
         engine="vllm",
     )
     scheduler_policy: str = key(
-        "fcfs", "fcfs or priority (lower value first)", choices=("fcfs", "priority"), engine="vllm"
+        "fcfs",
+        "fcfs, priority (lower value first), or lpm: of the first 128 waiting the longest cached prefix, an experiment"
+        " that vLLM has no flag for",
+        choices=("fcfs", "priority", "lpm"),
+        engine="vllm",
     )
     watermark: float = key(0.0, "share of blocks kept free at admission", BELOW_1, engine="vllm")
     reserve_full_isl: bool = key(True, "admit a request only when its whole known sequence fits", engine="vllm")

@@ -36,8 +36,8 @@ class StepTimes:
         """Steps that follow; codes: into calibrate.latency.COVERAGE, one a step."""
         self._ends += ends_s
         self._codes += codes
-        if self.packs and len(self._ends) >= 2 * BLOCK:  # the newest are looked up
-            self._pack()
+        if len(self._ends) >= 2 * BLOCK:  # the newest are looked up
+            self.close()
 
     def end_s(self, step: int) -> float:
         """End of one step."""
@@ -56,8 +56,9 @@ class StepTimes:
         tail = np.frombuffer(self._codes, np.int8)
         return np.concatenate([*(_unpacked(block)[1] for block in self._blocks), tail]) if self._blocks else tail
 
-    def _pack(self) -> None:
-        while len(self._ends) >= BLOCK:
+    def close(self) -> None:
+        """No more follow soon."""
+        while self.packs and len(self._ends) >= BLOCK:
             self._blocks.append(_packed(np.array(self._ends[:BLOCK]), bytes(self._codes[:BLOCK])))
             del self._ends[:BLOCK], self._codes[:BLOCK]
 

@@ -7,6 +7,7 @@ python -m pytest tests/test_chains.py
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from unittest.mock import patch
 
@@ -16,6 +17,7 @@ import pytest
 from sim.kvcache.ceilings import Coming, UnderWay
 from sim.kvcache.chains import Paths
 from sim.kvcache.policies import POLICIES
+from sim.recording import COMPLETED
 from sim.scenario import EngineParams
 from sim.simulate import run
 from sim.vllm import stretches
@@ -172,6 +174,48 @@ def _chains_beside_tails(faulty: Callable) -> None:
             chained = run(workload, params, LinearSteps())
             with nodes_alone():
                 assert next(unequal(run(workload, params, LinearSteps()), chained), "") == ""
+
+
+def one_session(turns: int) -> Workload:
+    """One session whose every prompt is all that was said before and 30 tokens more; answers of 20 tokens."""
+    turn = np.arange(turns)
+    end = np.append(0, np.arange(1, 2 * turns + 1) * 25 + np.tile([5, 0], turns))
+    return Workload(
+        PrefixTree(np.arange(-1, 2 * turns, dtype=np.int32), end, np.zeros(2 * turns + 1, np.int16)),
+        np.where(turn > 0, np.nan, 0.0),
+        50 * turn + 30,
+        np.full(turns, 20),
+        (2 * turn + 2).astype(np.int32),
+        session_id=np.zeros(turns, np.int64),
+        after=turn - 1,
+        delay_s=np.full(turns, 0.5),
+    )
+
+
+@pytest.mark.parametrize("keys", [{}, {"semantics": "trtllm"}], ids=["vllm", "trtllm"])
+def test_a_session_of_many_turns_costs_as_much_a_turn(keys: dict) -> None:
+    """Counted in calls of Python functions; with LRU. A policy that knows every turn's blocks apart, and SGLang's tree
+    with a node for every turn, visit them all."""
+    calls = []
+    for turns in (60, 120):
+        workload = one_session(turns)
+        workload.check()
+        params = EngineParams(kv_blocks=1000, block_size=16, **keys)
+        count = 0
+
+        def counted(frame, event, _) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(counted)
+        try:
+            rec = run(workload, params, LinearSteps())
+        finally:
+            sys.setprofile(None)
+        assert (rec.status == COMPLETED).all()
+        assert rec.hit_tokens[-1] > 45 * turns
+        calls.append(count)
+    assert calls[1] < 2.2 * calls[0]
 
 
 def test_planted_faults_are_noticed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from sim.recording import COMPLETED, KV_TOO_SMALL, SESSION_TRUNCATED, TOO_LONG, 
 from sim.scenario import EngineParams
 from sim.simulate import run
 from sim.vllm.scheduler import VllmScheduler
+from sim.vllm.waiting import LongestPrefixQueue
 from tests.fuzz import fleet_difference, unequal
 from tests.fuzz_cases import random_case
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
@@ -286,7 +288,7 @@ def test_same_seed_same_bytes_and_no_interference() -> None:
     budget=st.integers(4, 80),
     threshold=st.sampled_from([0, 0, 5]),
     caching=st.booleans(),
-    order=st.sampled_from(["fcfs", "priority"]),
+    order=st.sampled_from(["fcfs", "priority", "lpm"]),
     reserve=st.booleans(),
     rate=st.sampled_from([2.0, 20.0, 200.0]),
     asynchronous=st.booleans(),
@@ -364,3 +366,28 @@ def test_books_balance_after_every_step(policy: str, monkeypatch: pytest.MonkeyP
         preempted += int(r.preemptions.sum())
     assert preempted > 0
     assert max(checked) > 0
+
+
+def test_the_longest_cached_prefix_goes_first() -> None:
+    """One at a time: the third request begins as the first did, and passes the second."""
+    tree = PrefixTree(np.array([-1, 0], np.int32), np.array([0, 8], np.int64), np.zeros(2, np.int16))
+    leaf, tokens = np.array([1, 0, 1], np.int32), np.array([9, 9, 9], np.int64)
+    w = Workload(tree, np.array([0.0, 0.1, 0.2]), tokens, np.array([3, 3, 3], np.int64), leaf)
+    order = {}
+    for rule in ("fcfs", "lpm"):
+        params = EngineParams(kv_blocks=40, block_size=4, max_num_seqs=1, scheduler_policy=rule)
+        order[rule] = np.argsort(run(w, params, UnitSteps()).admit_s).tolist()
+    assert order == {"fcfs": [0, 1, 2], "lpm": [0, 2, 1]}
+
+
+def test_the_longest_prefix_is_looked_for_among_the_first_of_the_waiting() -> None:
+    def queue() -> LongestPrefixQueue:
+        waiting = LongestPrefixQueue(lambda i: SimpleNamespace(id=i))  # type: ignore[arg-type,return-value]
+        for i in range(200):
+            waiting.add(i)
+        return waiting
+
+    for best, head in ((0, 0), (100, 100), (127, 127), (128, 0)):
+        waiting = queue()
+        assert waiting.promote(lambda r, best=best: int(r.id == best)).id == head
+        assert waiting.ids() == [head, *(i for i in range(200) if i != head)]

@@ -12,6 +12,7 @@ from kvcast import InputError, api, load_scenario
 from kvcast.cli import main
 from kvcast.studies import own_cost
 from kvcast.system import available_bytes
+from sim.scenario import Shock
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +24,43 @@ def prepared() -> api.Prepared:
 def test_memory_goes_with_the_requests_and_their_steps(prepared: api.Prepared, monkeypatch: Any) -> None:
     whole = own_cost.own_cost(prepared)
     assert whole.requests == len(prepared.workload)
-    steps = (whole.peak_bytes - own_cost.BASE_BYTES) / whole.requests - own_cost.REQUEST_BYTES
+    replicas = prepared.scenario.cluster.replicas
+    caches = min(whole.requests * own_cost.CACHE_REQUEST_BYTES, replicas * own_cost.CACHE_BYTES)
+    caches += replicas * own_cost.RECORD_BYTES
+    steps = (whole.peak_bytes - own_cost.BASE_BYTES - caches) / whole.requests - own_cost.REQUEST_BYTES
     recorded = sum(len(steps) for steps in api.record(prepared).steps)
     assert steps == pytest.approx(own_cost.STEP_BYTES * recorded / whole.requests, rel=0.25)
     monkeypatch.setattr(own_cost, "PACKS_FROM", 0)
     assert own_cost.own_cost(prepared).peak_bytes < whole.peak_bytes
+
+
+def test_a_fleet_is_told_by_some_of_its_replicas(prepared: api.Prepared, monkeypatch: Any) -> None:
+    """Where they may be simulated apart, the caches of one are there at a time."""
+    monkeypatch.setattr(own_cost, "PIECE", 50)
+    scenario = prepared.scenario
+    peaks = {}
+    for router in ("session-hash", "session-affinity"):
+        cluster = replace(scenario.cluster, replicas=8, router=router)
+        fleet = api.prepare(replace(scenario, cluster=cluster), prepared.workload)
+        some, few = own_cost._of_some_replicas(fleet.workload, 8)
+        assert few == max(1, 4 * 50 * 8 // (5 * len(prepared.workload)))
+        assert len(some) == pytest.approx(len(prepared.workload) * few / 8, rel=0.3)
+        first = some.column("turn") == 0
+        assert (first == (some.column("after") < 0)).all()  # sessions are whole
+        peaks[router] = own_cost.own_cost(fleet).peak_bytes
+    one = min(len(prepared.workload) * own_cost.CACHE_REQUEST_BYTES / 8, own_cost.CACHE_BYTES)
+    assert peaks["session-affinity"] - peaks["session-hash"] == pytest.approx(7 * one, rel=0.25)
+
+
+def test_a_fleet_that_a_shock_hits_is_not_told_by_some_of_it(prepared: api.Prepared, monkeypatch: Any) -> None:
+    """And it is on one clock, with the caches of all."""
+    monkeypatch.setattr(own_cost, "PIECE", 50)
+    given = replace(prepared.scenario, cluster=replace(prepared.scenario.cluster, replicas=8, router="session-hash"))
+    shocked = replace(given, shock=(Shock(kind="replica-down", at_s=5.0, duration_s=20.0),))
+    peaks = [own_cost.own_cost(api.prepare(one, prepared.workload)).peak_bytes for one in (given, shocked)]
+    assert peaks[1] - peaks[0] > 6 * min(
+        len(prepared.workload) * own_cost.CACHE_REQUEST_BYTES / 8, own_cost.CACHE_BYTES
+    )
 
 
 def test_what_this_machine_cannot_hold_is_refused_before_it_begins(prepared: api.Prepared, monkeypatch: Any) -> None:

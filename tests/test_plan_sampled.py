@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kvcast import api, plan
+from kvcast.planner import recovery
 from kvcast.planner import sampled as sampling
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.reaching import _promising, recoverable
@@ -163,3 +164,25 @@ def test_the_highest_load_that_comes_back_is_found_in_few_long_runs(back):
     assert recoverable(recovers, 1) == back - 2
     assert sum(step > back for step, seeds in asked if seeds == 1) <= 8, "21 one by one"
     assert {step for step, seeds in asked if seeds > 1} == {back, back - 1, back - 2}
+
+
+@pytest.mark.parametrize(
+    ("edges", "holes", "found"),
+    [((9, 9, 9), (), 9), ((9, 4, 6), (), 4), ((5, 9, 9), (), 5), ((9, 9, 0), (), 0), ((9, 9, 5), ((0, 5),), 4)],
+    ids=["all it holds", "the second", "the first", "only its own load", "not from one below an edge"],
+)
+def test_the_load_that_every_seed_comes_back_from(edges, holes, found, monkeypatch):
+    """Each seed comes back from all steps up to its edge, but for holes: (seed, step)."""
+    asked = []
+
+    def back_s(step, seed):
+        asked.append((step, seed))
+        return 1.0 if step <= edges[seed] and (seed, step) not in holes else None
+
+    monkeypatch.setattr(recovery, "recovered_s", lambda trials, step, seed, to_the_end=False: back_s(step, seed))
+    judged = recovery.Recovery(SimpleNamespace(trials=SimpleNamespace(seeds=(0, 1, 2, 3))), back_s=[0.0])
+    monkeypatch.setattr(judged, "times_s", lambda step: [back_s(step, seed) for seed in judged.seeds])
+    loads = SimpleNamespace(trial=lambda step: SimpleNamespace(scenario=step))
+    assert judged.capacity(loads, SimpleNamespace(held=9)) == found
+    assert len({one for one in asked if one[0] > edges[one[1]]}) <= 8, "runs that do not come back"
+    assert all(0 < step <= 9 for step, _ in asked), "it comes back from the load it has, and holds no more than 9"

@@ -257,7 +257,7 @@ FAULTS = {
     "a parent that is no leaf when its child goes": (
         RankedCache,
         "_trim",
-        lambda self, node, run, gone: _trim_no_parent(self, node, run, gone),
+        lambda self, node, run: _trim_no_parent(self, node, run),
         lambda: test_runs_are_single_blocks("fifo"),
     ),
     "a clock that stands still": (
@@ -284,8 +284,7 @@ def _join_all(node: object) -> None:
             del runs[i]
 
 
-def _trim_no_parent(cache: RankedCache, node: object, run: Run, gone: int) -> None:
-    run.hi -= gone
+def _trim_no_parent(cache: RankedCache, node: object, run: Run) -> None:
     if run.hi == run.lo:
         node.runs.pop()  # type: ignore[attr-defined]
     if node.runs:  # type: ignore[attr-defined]

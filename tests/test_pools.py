@@ -28,7 +28,7 @@ from sim.fleet.replica import Replica
 from sim.fleet.transfer import Link
 from sim.measure import metrics, pools
 from sim.measure.report import build_report
-from sim.recording import COMPLETED, Handed, Recording
+from sim.recording import COMPLETED, KV_TOO_SMALL, TOO_LONG, Handed, Recording
 from sim.scenario import EngineParams, Scenario, TierParams
 from sim.simulate import run
 from tests.test_engine import same
@@ -287,9 +287,26 @@ def test_nothing_is_lost_and_stepping_is_the_same(asked: dict) -> None:
         np.testing.assert_array_equal(getattr(handed(r), name), getattr(handed(slow), name), err_msg=name)
 
 
+def test_what_the_prefill_replica_cannot_serve_is_turned_away() -> None:
+    w = plain([0.0, 0.0], [32, 48], [1, 1])
+    for prefill, status in (
+        (replace(PARAMS, kv_blocks=10), KV_TOO_SMALL),
+        (replace(PARAMS, max_model_len=40), TOO_LONG),
+    ):
+        assert in_pools(w, prefill=prefill).status.tolist() == [COMPLETED, status]
+
+
 def test_who_waits_for_a_place_has_it_when_one_ends() -> None:
     """Two places on the decode replica, which knows a step later who has ended."""
-    asked = {"seed": 117, "closed": False, "prefills": 1, "decodes": 1, "spare": 200, "budget": 48, "seqs": 2}
+    asked: dict[str, Any] = {
+        "seed": 117,
+        "closed": False,
+        "prefills": 1,
+        "decodes": 1,
+        "spare": 200,
+        "budget": 48,
+        "seqs": 2,
+    }
     asked |= {"bandwidth": 1e6, "below": 0, "ahead": True, "reserve": True, "layerwise": False}
     asked |= {"policy": "lru", "order": "priority"}
     same(world(asked), world(asked, fast_forward=False))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from kvcast import Scenario, WorkloadConfig, api, load_run, save_run
@@ -58,6 +59,19 @@ def small_scenario(seed: int = 3) -> Scenario:
 @pytest.fixture(scope="module")
 def result():
     return api.run(api.prepare(small_scenario()))
+
+
+def test_steps_are_written_a_group_of_replicas_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "AT_ONCE", 100)
+    given = small_scenario()
+    result = api.run(api.prepare(replace(given, cluster=replace(given.cluster, replicas=3))))
+    save_run(tmp_path / "run", result, steps=True)
+    table, steps = load_run(tmp_path / "run").tables["steps"], result.report.steps
+    for name in ("end_s", "coverage", "n_decode", "prefill_tokens"):
+        assert table[name].tolist() == [value for one in steps for value in getattr(one, name).tolist()]
+    assert table["sum_context"].tolist() == [value for one in steps for value in one.work.sum_context.tolist()]
+    assert table["replica"].tolist() == [i for i, one in enumerate(steps) for _ in range(len(one))]
+    assert pyarrow.parquet.ParquetFile(tmp_path / "run" / "steps.parquet").num_row_groups > 1
 
 
 def test_what_is_read_is_what_was_written(result, tmp_path):

@@ -96,15 +96,27 @@ def test_compare_tells_each_variants_shocks(file, capsys):
 def test_a_variants_shocks_are_means_over_its_seeds():
     phase = {"requests": 10, "attainment": 0.5, "hit_rate": 0.2, "waiting": 4.0}
     row = {"kind": "burst", "at_s": 60.0, "lasts_s": 60.0, "size": 2.0, "before": phase, "during": phase}
-    one = {**row, "after": phase, "recovered_s": 120.0, "missed": 10}
-    other = {**row, "after": {**phase, "hit_rate": 0.4, "attainment": 1.0}, "recovered_s": None, "missed": 30}
+    one = {**row, "after": phase, "recovered_s": 120.0, "seen_s": 900.0, "missed": 10}
+    better = {**phase, "hit_rate": 0.4, "attainment": 1.0}
+    other = {**row, "after": better, "recovered_s": None, "seen_s": 900.0, "missed": 30}
     (cells,) = shocked.compared([{"shocks": [one]}, {"shocks": [other]}])
     told = dict(zip(shocked.COMPARED, cells, strict=True))
     assert told["after"] == "75.0 %"
     assert told["hit rate"] == "30.0 %"
     assert (told["back"], told["slowest"], told["missed"]) == ("1 of 2", "120 s", "20")
+    assert shocked.back(other) == "burst at 60.0 s: not back at the target within the run (900 s after it)"
     assert shocked.stable_word({"regime": "metastable", "shocks": [one], "stable": True}) == "METASTABLE"
     assert shocked.stable_word({"regime": None, "stable": False}) == "NO"
+
+
+def test_a_window_that_ends_too_soon_shows_nothing_about_its_shock():
+    phase = {"requests": 10, "attainment": 1.0, "hit_rate": 0.2, "waiting": 4.0}
+    row = {"kind": "burst", "at_s": 60.0, "size": 2.0, **dict.fromkeys(shocked.PHASES, phase), "missed": 0}
+    unseen, seen = ({**row, "recovered_s": back_s, "seen_s": 0.0} for back_s in (None, 0.0))
+    assert "cannot be seen: the window ends less than 600 s after it" in shocked.back(unseen)
+    assert shocked.back(seen).startswith("burst at 60.0 s: back at the target at once")
+    places = [[{"shocks": [one]} for one in rows] for rows in ((unseen, unseen), (unseen, seen))]
+    assert [shocked.compared(one)[0][shocked.COMPARED.index("back")] for one in places] == ["not seen", "1 of 1"]
 
 
 def test_the_timeline_names_a_shock_in_its_window(file, tmp_path, capsys):

@@ -9,6 +9,7 @@ import pytest
 
 import sim.log
 from kvcast import api, load_scenario
+from sim import packed_rows
 from sim.recording import StepsByStretch
 from sim.step_times import BLOCK, StepTimes
 
@@ -43,6 +44,19 @@ def test_a_parabola_takes_less_than_a_byte_a_step() -> None:
     times = StepTimes(packs=True)
     times.extend(array("d", ends_s), bytes(n))
     assert sum(len(block) for block in times._blocks) < n
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_rows_come_back_as_they_were_added(packs: bool) -> None:
+    rng, n = np.random.default_rng(2), 3 * packed_rows.BLOCK + 5
+    wanted = np.column_stack([rng.exponential(1.0, n).cumsum(), rng.integers(0, 2**53, n), np.full(n, -0.0)])
+    rows = packed_rows.Rows(3, packs)
+    assert (len(rows), rows.last(1), rows.column(0).tolist()) == (0, 0.0, [])
+    for i, row in enumerate(wanted.tolist()):
+        rows.add(*row)
+        assert (len(rows), rows.last(0)) == (i + 1, row[0])
+    assert all(rows.column(i).tobytes() == wanted[:, i].tobytes() for i in range(3))
+    assert bool(rows._blocks[0]) == packs
 
 
 def test_a_run_says_the_same_with_its_times_packed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from kvcast.asking.question import Asked, Question
 from kvcast.planner import Options, plan
 from kvcast.planner.progress import CANDIDATE, DONE, HEADLINE, REACH, Tell, untold
 from kvcast.planner.reaching import held, reached
+from kvcast.pools import Jobs
 from kvcast.scenario.toml import dumps
 from sim.scenario import Scenario
 from workloads.files import replace_file
@@ -51,7 +52,7 @@ def ask(
     question: Question | None = None,
     *,
     out: str | Path | None = None,
-    jobs: int = 1,
+    jobs: Jobs = 1,
     seeds: int = Options.seeds,
     most: int = Options.most,
     recover: bool = True,

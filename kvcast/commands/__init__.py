@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kvcast.pools import Jobs
     from workloads.config import WorkloadConfig
 
 
@@ -48,6 +52,38 @@ def trace_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the tokenizer.json that counts the tokens of conversations (default: estimated from their characters)",
     )
+
+
+def jobs_options(parser: argparse.ArgumentParser, default: int = 1, said: str = "default 1") -> None:
+    """Flags that say where a command's runs are simulated."""
+    parser.add_argument("--jobs", metavar="N", type=int, default=default, help=f"processes to use ({said})")
+    parser.add_argument(
+        "--backend",
+        choices=("loky", "dask", "ray"),
+        default="loky",
+        help="simulate in processes of this machine (loky), or on the workers of a cluster (docs/clusters.md)",
+    )
+    parser.add_argument(
+        "--address", metavar="A", help="of the cluster: tcp://HOST:8786 (dask), HOST:6379 or auto (ray)"
+    )
+    parser.set_defaults(jobs_default=default)
+
+
+@contextmanager
+def jobs_of(args: argparse.Namespace) -> Iterator[Jobs]:
+    """What those flags say, while the body runs: what a cluster's packages print meanwhile is no result."""
+    from kvcast.pools import workers
+    from workloads.errors import InputError
+    from workloads.limits import from_1, within
+
+    within("--jobs", args.jobs, from_1(256))
+    if args.backend == "loky" and args.address is None:
+        yield args.jobs
+        return
+    if args.jobs != args.jobs_default:
+        raise InputError(f"--jobs {args.jobs} with --backend {args.backend}: a cluster has its own number of workers")
+    with redirect_stdout(io.StringIO()), workers(args.backend, args.address) as cluster:
+        yield cluster
 
 
 def columns(text: str) -> dict[str, str]:

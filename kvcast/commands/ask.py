@@ -18,7 +18,7 @@ import sys
 from typing import Any
 
 from kvcast import ask_flags
-from kvcast.commands import output
+from kvcast.commands import jobs_of, jobs_options, output
 from kvcast.text import NO_FLEET
 
 MOST_JOBS = 4
@@ -28,9 +28,7 @@ GOES_ON = True  #: with what --out keeps, when it is stopped and given again
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     ask_flags.add_arguments(parser)
-    parser.add_argument(
-        "--jobs", metavar="N", type=int, default=jobs(), help="processes to use (default: as many as CPUs, at most 4)"
-    )
+    jobs_options(parser, jobs(), "default: as many as CPUs, at most 4")
     parser.add_argument("--out", metavar="DIR", type=output, help="keep the plan, every run of it, and scenario.toml")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
@@ -49,7 +47,6 @@ def run(args: argparse.Namespace) -> int:
     from workloads.limits import from_1, within
 
     within("--seeds", args.seeds, from_1(1000))
-    within("--jobs", args.jobs, from_1(256))
     within("--max-replicas", args.max_replicas, from_1(10_000))
     question = question_of(args)
     if args.toml:
@@ -62,8 +59,9 @@ def run(args: argparse.Namespace) -> int:
             text.clear_clock()
             print(text.wrapped(line), file=sys.stderr, flush=True)
 
-    options = {"jobs": args.jobs, "seeds": args.seeds, "most": args.max_replicas, "recover": not args.no_recover}
-    made = answering.ask(question, out=args.out, tell=tell, **options)
+    options = {"seeds": args.seeds, "most": args.max_replicas, "recover": not args.no_recover}
+    with jobs_of(args) as used:
+        made = answering.ask(question, out=args.out, tell=tell, jobs=used, **options)
     text.clear_clock()
     print(text.to_json(made) if args.json else words.as_text(made))
     if args.out and not args.json:

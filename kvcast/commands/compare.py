@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 
-from kvcast.commands import output
+from kvcast.commands import jobs_of, jobs_options, output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def add_grid_arguments(parser: argparse.ArgumentParser, or_files: bool = False) 
         default=1,
         help="repeat with N seeds, from the scenario's own upwards (default 1)",
     )
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="processes to use (default 1)")
+    jobs_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
@@ -61,7 +61,6 @@ def run(args: argparse.Namespace) -> int:
     from workloads.limits import from_1, within
 
     within("--seeds", args.seeds, from_1(10_000))
-    within("--jobs", args.jobs, from_1(256))
     named, first = {}, str(args.scenario[0])
     if args.vary and len(args.scenario) > 1:
         raise InputError(f"--vary with {len(args.scenario)} scenario files: expected one file with it, or no --vary")
@@ -70,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         named = named_variants.read(args.scenario, args.overrides)
         variants = named_variants.variants(named, args.seeds)
-    with naming(first):
+    with jobs_of(args) as jobs, naming(first):
         variants, refused = compare.that_fit(variants)
-        results = compare.simulate_all(variants, args.jobs)
+        results = compare.simulate_all(variants, jobs)
     text.clear_clock()
     found = compare.as_document(results, refused)
     if named:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kvcast.commands import output
+from kvcast.commands import jobs_of, jobs_options, output
 from kvcast.text import NO_FLEET
 
 GOES_ON = True  #: with what --out keeps, when it is stopped and given again
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--growth", metavar="FACTOR", type=float, default=3.0, help="also plan for this many times the load (default 3)"
     )
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="processes to use (default 1)")
+    jobs_options(parser)
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -107,7 +107,6 @@ def run(args: argparse.Namespace) -> int:
     from workloads.limits import from_1, within
 
     within("--seeds", args.seeds, from_1(1000))
-    within("--jobs", args.jobs, from_1(256))
     within("--max-replicas", args.max_replicas, from_1(10_000))
     if not 0.5 <= args.confidence < 1:
         raise InputError(f"--confidence {args.confidence:g}: expected a share from 0.5 to below 1, such as 0.95")
@@ -121,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
         else None
     )
     load_scenario(args.scenario, args.overrides)
-    with naming(args.scenario):
+    with jobs_of(args) as jobs, naming(args.scenario):
         made = plan(
             args.scenario,
             args.vary,
@@ -131,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
             seeds=args.seeds,
             confidence=args.confidence,
             most=args.max_replicas,
-            jobs=args.jobs,
+            jobs=jobs,
             fixed=args.fixed,
             every=args.every,
             growth=None if args.no_growth else args.growth,

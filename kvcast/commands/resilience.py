@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kvcast.commands import output
+from kvcast.commands import jobs_of, jobs_options, output
 
 PARTS = (
     ("sweep", "the load that rises and falls"),
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hours", metavar="H", type=float, default=2.0, help="in which a collapse is waited for (default 2)"
     )
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="processes to use (default 1)")
+    jobs_options(parser)
     parser.add_argument("--out", metavar="DIR", type=output, help="keep every run and resilience.json, and go on")
     parser.add_argument("--html", metavar="FILE", type=output, help="also write the plot of the two branches as a page")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
@@ -54,19 +54,18 @@ def run(args: argparse.Namespace) -> int:
     from workloads.limits import above_0, from_1, within
 
     within("--seeds", args.seeds, from_1(1000))
-    within("--jobs", args.jobs, from_1(256))
     within("--hours", args.hours, above_0(10_000))
     if args.html is not None and not Path(args.html).parent.is_dir():
         raise InputError(f"--html {args.html}: no such folder; expected a file in one that is there")
     scenario = load_scenario(args.scenario, args.overrides)
     asked: dict[str, Any] = {name: not getattr(args, f"no_{name}") for name, _ in PARTS}
-    asked |= {"seeds": args.seeds, "hours": args.hours, "jobs": args.jobs}
-    with naming(args.scenario):
+    asked |= {"seeds": args.seeds, "hours": args.hours}
+    with jobs_of(args) as jobs, naming(args.scenario):
         if args.out is None:
             with tempfile.TemporaryDirectory(prefix="kvcast-resilience-") as folder:
-                made = resilience(scenario, Path(folder), **asked)
+                made = resilience(scenario, Path(folder), jobs=jobs, **asked)
         else:
-            made = resilience(scenario, Path(args.out), **asked)
+            made = resilience(scenario, Path(args.out), jobs=jobs, **asked)
             replace_file(Path(args.out) / "resilience.json", (text.to_json(made) + "\n").encode())
     print(text.to_json(made) if args.json else resilience_text.as_text(made))
     if args.html is not None:

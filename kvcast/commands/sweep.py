@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 
+from kvcast.commands import jobs_of
+
 GOES_ON = True  #: with what --out keeps, when it is stopped and given again
 
 
@@ -37,18 +39,18 @@ def run(args: argparse.Namespace) -> int:
     from kvcast.studies import compare, sweeps
     from workloads.errors import InputError
 
-    for name in ("seeds", "jobs"):
-        if not 1 <= getattr(args, name) <= 10_000:
-            raise InputError(f"--{name} {getattr(args, name)}: expected 1 to 10,000")
-    done = sweeps.sweep(
-        args.scenario,
-        args.vary,
-        args.out,
-        seeds=args.seeds,
-        jobs=args.jobs,
-        overrides=args.overrides,
-        on_done=sweeps.watched(),
-    )
+    if not 1 <= args.seeds <= 10_000:
+        raise InputError(f"--seeds {args.seeds}: expected 1 to 10,000")
+    with jobs_of(args) as jobs:
+        done = sweeps.sweep(
+            args.scenario,
+            args.vary,
+            args.out,
+            seeds=args.seeds,
+            jobs=jobs,
+            overrides=args.overrides,
+            on_done=sweeps.watched(),
+        )
     text.clear_clock()
     if args.json:
         print(text.to_json(compare.as_document(done.results, done.refused)))

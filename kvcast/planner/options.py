@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvcast.planner.progress import ADVICE, BINDING, FLEET, GROWTH, LOAD, RECOVERY
+from kvcast.pools import Jobs
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -23,7 +24,7 @@ class Options:
     seeds: int = 5
     confidence: float = 0.95
     most: int = MOST
-    jobs: int = 1
+    jobs: Jobs = 1
     fixed: bool = False
     every: bool = False
     growth: float | None = 3.0

@@ -139,20 +139,23 @@ class Recovery:
 
     def capacity(self, loads: Loads, found: Capacity) -> int | None:
         """The highest step of load, up to the one it holds, from which the fleet recovers on every seed; None where it
-        does not even at the load it has."""
+        does not even at the load it has. Seed by seed, each by halving below what those before it came back from; from
+        there all of them, step by step."""
         if not self.recovers or found.held is None or found.held < 0:
             return None
 
-        def first(step: int) -> bool:
-            return recovered_s(self.fleet.trials, loads.trial(step).scenario, self.seeds[0]) is not None
-
-        low, high = 0, found.held + 1  # it recovers at low; nothing is asked of high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if first(middle) else (low, middle)
-        while low > 0 and None in self.times_s(loads.trial(low).scenario):
-            low -= 1
-        return low
+        step = found.held
+        for place, seed in enumerate(self.seeds):
+            low, high = 0, step + 1  # it recovers at low; nothing is asked of high
+            asked = step if place else high // 2  # a run that does not come back is the longest there is
+            while high - low > 1:
+                back_s = recovered_s(self.fleet.trials, loads.trial(asked).scenario, seed, seed == self.seeds[-1])
+                low, high = (low, asked) if back_s is None else (asked, high)
+                asked = (low + high) // 2
+            step = low
+        while step > 0 and None in self.times_s(loads.trial(step).scenario):
+            step -= 1
+        return step
 
     def as_document(self, step: int | None, capacity: Capacity | None) -> dict[str, Any] | None:
         """holds_replicas: the fewest that hold the load; recovers_s by seed; recoverable_per_s beside the SLO

@@ -21,6 +21,7 @@ from kvcast.planner.load import factor_of, with_load
 from kvcast.planner.options import check_slo
 from kvcast.planner.recovery import CALM_S, burst_of, with_shock
 from kvcast.planner.trials import AfterShock, Trial, Trials
+from kvcast.pools import Jobs
 from kvcast.scenario.steady import begins_early
 from kvcast.store.simulations import Lab
 from kvcast.studies.change import COSTS, Change
@@ -56,7 +57,7 @@ class Asked:
     seeds: int = 3
     hours: float = HOURS
     levels: tuple[float, ...] = LEVELS
-    jobs: int = 1
+    jobs: Jobs = 1
     sweep: bool = True
     collapse: bool = True
     shocks: bool = True

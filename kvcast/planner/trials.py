@@ -12,6 +12,7 @@ runs (sim.measure.verdict).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +21,9 @@ import numpy as np
 
 from kvcast.planner.judged import CANNOT_RUN, DOES_NOT_FIT, PRUNED, Judged, Trial
 from kvcast.planner.outcomes import Outcome, hopeless, read
+from kvcast.pools import Jobs, opened
 from kvcast.store import parquet, workload_folder
-from kvcast.store.simulations import UNTIL_BACK, Lab, OnDone, Task, end_processes
+from kvcast.store.simulations import UNTIL_BACK, Lab, OnDone, Task
 from kvcast.studies.drawn import drawn
 from sim.fleet.hopeless import REFUSED
 from sim.measure.shocks import told
@@ -62,10 +64,13 @@ class Trials:
     """Judges trials in a lab and counts what that took."""
 
     def __init__(
-        self, lab: Lab, seeds: Sequence[int], confidence: float, jobs: int = 1, on_done: OnDone | None = None
+        self, lab: Lab, seeds: Sequence[int], confidence: float, jobs: Jobs = 1, on_done: OnDone | None = None
     ) -> None:
-        """seeds: of the independent runs of a first look; the search asks the first one only."""
-        self.lab, self.seeds, self.confidence, self.jobs = lab, tuple(seeds), confidence, jobs
+        """seeds: of the independent runs of a first look; the search asks the first one only. jobs: processes to
+        start, or a cluster's workers."""
+        self.lab, self.seeds, self.confidence = lab, tuple(seeds), confidence
+        self._open = ExitStack()
+        self.workers = self._open.enter_context(opened(jobs))
         self.on_done = on_done
         self.cpu_s = 0.0
         self.simulated = self.reused = 0
@@ -78,8 +83,7 @@ class Trials:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.jobs > 1:
-            end_processes()
+        self._open.close()
 
     @property
     def distinct(self) -> int:
@@ -227,7 +231,7 @@ class Trials:
         todo = [task for task in new.values() if not task.done]
         self.simulated += len(todo)
         self.reused += len(new) - len(todo)
-        self.cpu_s += self.lab.simulate(todo, self.jobs, self.on_done, keep_processes=True)
+        self.cpu_s += self.lab.simulate(todo, self.workers, self.on_done)
         self._outcomes |= {run: Outcome(task, self._load(task.workload)) for run, task in new.items()}
 
     def _judged(self, trial: Trial, tasks: Sequence[Task], confidence: float) -> Judged:

@@ -60,21 +60,19 @@ def router_read_again(router: str) -> str:
     return found
 
 
-def check_importable(scenario: Scenario, jobs: int) -> None:
-    """Raise InputError where other processes would look for a class that only this session has."""
+def check_importable(scenario: Scenario, workers: str) -> None:
+    """Raise InputError where other processes, `workers` in words, would look for a class that only this session has."""
     from sim.fleet.router import ROUTERS
 
-    if jobs == 1:
-        return
     router = scenario.cluster.router
     for section, key, name in (("cache", "policy", scenario.cache.policy), ("cluster", "router", router)):
         if name.startswith(f"{SESSION}:"):
             raise InputError(
-                f"[{section}] {key} = {name!r} with {jobs} jobs: {ONLY_HERE}, such as my_{key}.py with {key} ="
+                f"[{section}] {key} = {name!r} with {workers}: {ONLY_HERE}, such as my_{key}.py with {key} ="
                 f" 'my_{key}:{name.partition(':')[2]}'"
             )
     if router in ROUTERS and ROUTERS[router].__module__ == SESSION:
-        raise InputError(f"[cluster] router = {router!r} with {jobs} jobs: {ONLY_HERE}")
+        raise InputError(f"[cluster] router = {router!r} with {workers}: {ONLY_HERE}")
 
 
 def _sources(module: str, of: type, what: str) -> str:

@@ -31,7 +31,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
@@ -61,6 +61,8 @@ CACHE_OFF = "cache off"
 """Name of the twin with the prefix cache off."""
 TABLES = ("requests", "cache", "timeline", "sessions")
 OPTIONAL = ("twins", "steps", "access")
+AT_ONCE = 1 << 20
+"""Steps that are a row group, or those of one replica where it has more."""
 FILES = {
     "scenario.toml",
     "summary.json",
@@ -135,8 +137,10 @@ def _write(partial: Path, result: Result, baseline: Result | None, steps: bool) 
 
     (partial / "scenario.toml").write_text(dumps(result.scenario), encoding="utf-8")
     (partial / "summary.json").write_text(text.to_json(as_document(result, baseline)) + "\n", encoding="utf-8")
-    for name, columns in _tables(result.report, steps).items():
+    for name, columns in _tables(result.report).items():
         parquet.write(partial / f"{name}.parquet", columns)
+    if steps:
+        parquet.write_batches(partial / "steps.parquet", _step_batches(result.report), {})
     (partial / "aggregates.json").write_text(text.to_json(aggregates.of(result.report)) + "\n", encoding="utf-8")
 
 
@@ -275,14 +279,13 @@ def _info(result: Result) -> dict[str, Any]:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _tables(report: Report, steps: bool) -> dict[str, Mapping[str, np.ndarray]]:
-    tables: dict[str, Mapping[str, np.ndarray]] = {
+def _tables(report: Report) -> dict[str, Mapping[str, np.ndarray]]:
+    return {
         "requests": report.requests,
         "cache": report.cache,
         "timeline": report.timeline,
         "sessions": report.sessions,
     }
-    return {**tables, "steps": _steps_table(report)} if steps else tables
 
 
 def _twins_table(twins: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -296,16 +299,20 @@ def _twins_table(twins: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.
     return {"twin": np.repeat(names, [len(rows[name]) for name in twins]), **stacked}
 
 
-def _steps_table(report: Report) -> dict[str, np.ndarray]:
-    names = ("end_s", "duration_s", "coverage", "n_decode", "prefill_tokens")
-    columns = {name: np.concatenate([getattr(steps, name) for steps in report.steps]) for name in names}
-    shapes = [steps.work for steps in report.steps if steps.work is not None]
-    if len(shapes) == len(report.steps):
-        columns |= {
-            name: np.concatenate([getattr(work, name) for work in shapes]) for name in ("sum_context", "n_sampled")
-        }
-    replica = np.repeat(np.arange(len(report.steps), dtype=np.int32), [len(steps) for steps in report.steps])
-    return {"replica": replica, **columns}
+def _step_batches(report: Report) -> Iterator[dict[str, np.ndarray]]:
+    """The steps of all replicas in their order, of so many together that they are AT_ONCE or one replica's."""
+    batch: list[dict[str, np.ndarray]] = []
+    rows, shaped = 0, all(steps.work is not None for steps in report.steps)
+    for replica, steps in enumerate(report.steps):
+        names = ("end_s", "duration_s", "coverage", "n_decode", "prefill_tokens")
+        columns = {"replica": np.full(len(steps), replica, np.int32), **{name: getattr(steps, name) for name in names}}
+        if shaped:
+            columns |= {name: getattr(steps.work, name) for name in ("sum_context", "n_sampled")}
+        batch.append(columns)
+        rows += len(steps)
+        if rows >= AT_ONCE or replica == len(report.steps) - 1:
+            yield {name: np.concatenate([one[name] for one in batch]) for name in columns}
+            batch, rows = [], 0
 
 
 def _read_json(path: Path) -> dict[str, Any]:

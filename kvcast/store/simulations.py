@@ -1,4 +1,4 @@
-"""Simulate scenarios into a folder, in several processes, and never twice.
+"""Simulate scenarios into a folder, in several processes or on a cluster, and never twice.
 
     DIR/workload/KEY/    the requests as numpy columns, loaded once and shared by all processes through memory maps
     DIR/runs/HASH/       one run folder for each simulation, in place when it is complete
@@ -12,23 +12,25 @@ simulator's own code), so one that is there needs no second run: what was killed
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import io
 import json
+import platform
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvcast import api, text
+from kvcast import api, pools, text
+from kvcast.pools import Jobs
+from kvcast.pools.code import DECIDES, code_hash
 from kvcast.scenario.own_code import check_importable, read_again, router_read_again
-from kvcast.store import checksums, runs, workload_folder
+from kvcast.store import checksums, elsewhere, runs, workload_folder
 from sim.fleet.router import ROUTERS
 from sim.scenario import Scenario
 from workloads.config import WorkloadConfig
@@ -37,6 +39,7 @@ from workloads.files import replace_file
 
 if TYPE_CHECKING:
     from sim.recording import Recording
+    from workloads.columns import Workload
 
 STEPS = "steps x "
 """Begins the what_if of a run at scaled step times, see `steps_times`."""
@@ -66,6 +69,7 @@ class Task:
     own_code: str = ""  #: hash of the sources of a user's own policy and router
     router: type | None = None  #: one that the user entered in sim.fleet.router.ROUTERS
     light: bool = False
+    resolved: str = ""  #: hash of the profile and the model that its names meant to whoever made it
 
     @property
     def done(self) -> bool:
@@ -95,7 +99,7 @@ class Lab:
             "model": repr(resolved.model),
             "profile": resolved.profile.content_hash,
             "workload": workload.name,
-            "code": _code_hash(),
+            "code": code_hash(*DECIDES),
             "own": own,
         }
         if what_if or hopeless or light:
@@ -111,6 +115,7 @@ class Lab:
             own,
             _own_router(scenario),
             light,
+            _resolved(resolved),
         )
 
     def workload(self, scenario: Scenario) -> Path:
@@ -121,34 +126,20 @@ class Lab:
             workload_folder.save(api.load_workload(scenario.workload, scenario.seed), folder)
         return folder
 
-    def simulate(
-        self, todo: Sequence[Task], jobs: int = 1, on_done: OnDone | None = None, keep_processes: bool = False
-    ) -> float:
-        """Simulate what is not done yet; CPU seconds that took. keep_processes: for another call soon, see `ended`."""
-        from concurrent.futures.process import BrokenProcessPool
-
-        from joblib import Parallel, delayed
-
+    def simulate(self, todo: Sequence[Task], jobs: Jobs = 1, on_done: OnDone | None = None) -> float:
+        """Simulate what is not done yet; CPU seconds that took."""
         todo = [task for task in {task.run: task for task in todo}.values() if not task.done]
         if not todo:
             return 0.0
-        cpu_s, used = 0.0, min(jobs, len(todo)) if not keep_processes else jobs
-        for task in todo:
-            check_importable(task.scenario, used)
-        try:
-            finished = Parallel(n_jobs=used, return_as="generator_unordered")(delayed(_one)(task) for task in todo)
-            for done, took_s in enumerate(finished, start=1):
+        cpu_s = 0.0
+        with pools.opened(jobs, len(todo)) as workers:
+            if workers.said != pools.HERE:
+                for task in todo:
+                    check_importable(task.scenario, workers.said)
+            for done, took_s in enumerate(elsewhere.finished(workers, _one, todo, self.folder), start=1):
                 cpu_s += took_s
                 if on_done is not None:
                     on_done(done, len(todo))
-        except BrokenProcessPool:  # joblib's own error is a kind of it
-            raise InputError(
-                f"--jobs {jobs}: a process was killed, most likely for want of memory; finished runs are kept: run it"
-                " again, with fewer jobs"
-            ) from None
-        finally:
-            if used > 1 and not keep_processes:
-                end_processes()
         return cpu_s
 
 
@@ -157,23 +148,22 @@ def steps_times(factor: float) -> str:
     return f"{STEPS}{factor:g}"
 
 
-def end_processes() -> None:
-    """joblib keeps its processes for the next call, with the modules and the import path of this one."""
-    from joblib.externals.loky import get_reusable_executor
-
-    get_reusable_executor().shutdown(kill_workers=True)
-
-
-def _one(task: Task) -> float:
+def _one(task: Task, workload: Workload) -> float:
+    """Simulate it into its folder; CPU seconds."""
     began_s = time.process_time()
     if task.router is not None:
         ROUTERS.setdefault(task.scenario.cluster.router, task.router)  # another process knows only the simulator's
     if _own_code(task.scenario) != task.own_code:
         raise InputError(
             f"[cache] policy = {task.scenario.cache.policy!r}, [cluster] router = {task.scenario.cluster.router!r}: a"
-            " file of yours has changed since the first run began; run it again"
+            " file of yours has changed since the first run began, or a worker has another one; run it again"
         )
-    prepared = api.prepare(task.scenario, workload_folder.load(task.workload))
+    prepared = api.prepare(task.scenario, workload)
+    if _resolved(prepared.resolved) != task.resolved:
+        raise InputError(
+            f"[hardware] profile = {task.scenario.hardware.profile!r}, [model] {task.scenario.model.name}: worker"
+            f" {platform.node()} has another profile or model of this name; expected the same files on every worker"
+        )
     options: dict[str, Any] = {}
     if task.what_if == UNTIL_BACK:
         from sim.fleet.back import Back
@@ -213,7 +203,7 @@ def damage(folder: Path) -> str | None:
     """What is wrong with a kept simulation: None where it is whole, "" where there is none."""
     if folder in _whole:
         return None
-    at = next((folder / name for name in ("run.json", SKETCH, STOPPED) if (folder / name).exists()), None)
+    at = next((folder / name for name in elsewhere.LAST if (folder / name).exists()), None)
     if at is None:
         return ""
     try:
@@ -264,7 +254,7 @@ def workload_key(config: WorkloadConfig, seed: int) -> str:
         path = file_path(given, Path.cwd(), name)
         found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
         files += [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in found if p.exists()]
-    return _hash({"workload": asdict(config), "seed": seed, "files": files, "code": _code_hash()})
+    return _hash({"workload": asdict(config), "seed": seed, "files": files, "code": code_hash(*DECIDES)})
 
 
 def _own_code(scenario: Scenario) -> str:
@@ -273,29 +263,14 @@ def _own_code(scenario: Scenario) -> str:
     return _hash({"policy": own[0], "router": own[1]}) if any(own) else ""
 
 
+def _resolved(resolved: api.Resolved) -> str:
+    return _hash({"model": repr(resolved.model), "profile": resolved.profile.content_hash})
+
+
 def _own_router(scenario: Scenario) -> type | None:
     """Of those in ROUTERS; module:Class is found by its name."""
     made = ROUTERS.get(scenario.cluster.router)
     return None if made is None or made.__module__ == "sim.fleet.router" else made
-
-
-@functools.cache
-def _code_hash() -> str:
-    """Of everything a run executes or reads beside its inputs: another version's result is not this version's."""
-    import calibrate
-    import sim
-    import workloads
-
-    digest = hashlib.sha256()
-    for package in (calibrate, sim, workloads):
-        root = Path(package.__path__[0])
-        for path in _code(root):
-            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
-
-
-def _code(root: Path) -> Iterator[Path]:
-    return iter(sorted(p for kind in ("*.py", "*.toml") for p in root.rglob(kind)))
 
 
 def _hash(identity: dict[str, Any]) -> str:

@@ -5,22 +5,26 @@
 
 from __future__ import annotations
 
-import itertools
-import multiprocessing
-import signal
+import json
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from kvcast import text
+from kvcast.pools import Jobs
+from kvcast.store import parquet
 from kvcast.studies import intervals
 from sim.scenario import Scenario, SloClass
 from workloads.errors import InputError
 
+if TYPE_CHECKING:
+    from kvcast.store.simulations import Task
+
 NOT_DRAWN = "nothing here is drawn: every seed gives the same run, so it counts once, with the interval of one run"
-STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -51,68 +55,56 @@ def any_drawn(scenarios: Sequence[Scenario]) -> bool:
     return any(drawn(one, lambda seed, one=one: api.load_workload(one.workload, seed)) for one in distinct)  # type: ignore[misc]
 
 
-def simulate_all(variants: Sequence[Variant], jobs: int = 1) -> list[Result]:
-    """Simulate every variant, in the order given; with jobs > 1 in that many processes, which share each loaded
-    workload."""
+def simulate_all(variants: Sequence[Variant], jobs: Jobs = 1) -> list[Result]:
+    """Simulate every variant, in the order given; with several jobs, or on a cluster, kept in a temporary folder until
+    they are read: the workers share each loaded workload."""
+    from kvcast.api import BESIDE_SUMMARY
+    from kvcast.store.simulations import Lab
+
     variants = alike(variants)
     if jobs == 1:
         return _simulate_some(variants)
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
     with tempfile.TemporaryDirectory(prefix="kvcast-") as folder:
-        _share(variants, Path(folder))
-        with ProcessPoolExecutor(jobs, initializer=_stop_with_the_parent) as pool:
-            try:
-                signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until every worker says how it takes them
-                try:
-                    pending = pool.map(_simulate_shared, variants, itertools.repeat(Path(folder)))
-                finally:
-                    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-                results = []
-                for result in pending:
-                    results.append(result)
-                    text.progress_share(len(results), len(variants), f"{len(results)} of {len(variants)} simulations")
-                return results
-            except BrokenProcessPool:
-                raise InputError(
-                    f"--jobs {jobs}: a process was killed, most likely for want of memory; expected fewer jobs"
-                ) from None
-            except BaseException:  # do not wait for what nobody will read
-                for child in multiprocessing.active_children():
-                    child.terminate()
-                raise
+        lab = Lab(Path(folder))
+        tasks = [lab.task(variant.scenario) for variant in variants]
+        lab.simulate(tasks, jobs, lambda done, all_: text.progress_share(done, all_, f"{done} of {all_} simulations"))
+        results = [read_back(variant, task) for variant, task in zip(variants, tasks, strict=True)]
+        return [
+            replace(
+                one,
+                summary={key: value for key, value in one.summary.items() if key not in BESIDE_SUMMARY},
+                requests=kept(one.requests or {}),
+            )
+            for one in results
+        ]
 
 
-def _share(variants: Iterable[Variant], folder: Path) -> None:
-    """Every workload of the variants in a folder of its own, loaded once."""
-    from kvcast import api
+def read_back(variant: Variant, task: Task) -> Result:
+    """A variant's kept run. Its requests are read from there whenever they are asked for."""
     from kvcast.store import workload_folder
 
-    for variant in variants:
-        scenario = variant.scenario
-        at = _shared_at(scenario, folder)
-        if not at.exists():
-            workload_folder.save(api.load_workload(scenario.workload, scenario.seed), at)
+    try:
+        summary = json.loads((task.run / "summary.json").read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{task.run / 'summary.json'}: damaged ({error}); remove the folder {task.run} to have it simulated again"
+        ) from None
+    limits = limits_in(variant, workload_folder.load(task.workload))
+    return Result(variant, summary, Requests(task.run / "requests.parquet"), limits)
 
 
-def _shared_at(scenario: Scenario, folder: Path) -> Path:
-    from kvcast.store.simulations import workload_key
+class Requests(parquet.Table):
+    """The columns of requests.parquet that intervals and verdicts are made of, read each time they are asked for: a
+    sweep of a hundred runs of a million requests does not fit in memory."""
 
-    return folder / workload_key(scenario.workload, scenario.seed)
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._names = [name for name in self._names if name in intervals.KEPT]
 
-
-def _stop_with_the_parent() -> None:
-    """Ctrl-C reaches a worker too, but is its parent's to answer, which ends its workers by SIGTERM."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-
-
-def _simulate_shared(variant: Variant, folder: Path) -> Result:
-    from kvcast.store import workload_folder
-
-    return _result(variant, workload_folder.load(_shared_at(variant.scenario, folder)))
+    def __getitem__(self, name: str) -> np.ndarray:
+        column = super().__getitem__(name)
+        self._columns.clear()
+        return column
 
 
 def _simulate_some(variants: Sequence[Variant]) -> list[Result]:

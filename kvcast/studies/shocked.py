@@ -12,6 +12,7 @@ import numpy as np
 
 from kvcast import text
 from sim.measure.regime import METASTABLE
+from sim.measure.shocks import JUDGED_S
 
 Document = Mapping[str, Any]
 HEADER = ("shock", "", "requests", "attainment", "hit rate", "waiting")
@@ -47,6 +48,8 @@ def back(row: Document) -> str:
     name = f"{row['kind']} at {text.seconds(row['at_s'])}"
     if row["recovered_s"] is not None:
         return f"{name}: back at the target {when(row)} it; {row['missed']:,} requests missed"
+    if not row["seen_s"]:
+        return f"{name}: whether it is back cannot be seen: the window ends less than {text.seconds(JUDGED_S)} after it"
     return f"{name}: not back at the target within the run ({text.seconds(row['seen_s'])} after it)"
 
 
@@ -62,13 +65,14 @@ def compared(summaries: Sequence[Document]) -> list[list[str]]:
         same = [summary["shocks"][place] for summary in summaries]
         times = [row["recovered_s"] for row in same]
         known = [time for time in times if time is not None]
+        seen = sum(row["recovered_s"] is not None or row["seen_s"] > 0 for row in same)
         rows.append(
             [
                 name_of(first),
                 *(text.percent(_mean([row[name]["attainment"] for row in same])) for name in PHASES),
                 text.percent(_mean([row["after"]["hit_rate"] for row in same])),
                 _mean_text(_mean([row["after"]["waiting"] for row in same])),
-                f"{len(known)} of {len(times)}",
+                f"{len(known)} of {seen}" if seen else "not seen",
                 text.seconds(max(known)) if known else text.UNKNOWN,
                 text.count(_mean([row["missed"] for row in same])),
             ]

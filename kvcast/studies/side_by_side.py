@@ -9,17 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kvcast.pools import Jobs
 from kvcast.studies.compare import as_document, simulate_all, that_fit, variants
 from kvcast.studies.sweeps import Vary, axes_of, doc_of
 from sim.scenario import Scenario
 
 
 def compare(
-    scenario: str | Path | Scenario, vary: Vary, *, seeds: int = 1, jobs: int = 1, overrides: Sequence[str] = ()
+    scenario: str | Path | Scenario, vary: Vary, *, seeds: int = 1, jobs: Jobs = 1, overrides: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Simulate every combination of `vary` ({"a.b": [v1, v2]} or ["a.b=v1,v2"]) for each seed, in `jobs` processes:
-    the document that `kvcast compare --json` prints. A variant that does not fit is a row of "does_not_fit". Nothing is
-    kept; `sweep` keeps every run.
+    """Simulate every combination of `vary` ({"a.b": [v1, v2]} or ["a.b=v1,v2"]) for each seed, in `jobs` processes
+    or on the workers of `kvcast.workers`: the document that `kvcast compare --json` prints. A variant that does not fit
+    is a row of "does_not_fit". Nothing is kept; `sweep` keeps every run.
 
     Raises InputError for anything wrong in the scenario or the grid."""
     source = "scenario" if isinstance(scenario, Scenario) else str(scenario)

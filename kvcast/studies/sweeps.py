@@ -27,10 +27,12 @@ import numpy as np
 
 from kvcast import text
 from kvcast.config import apply_overrides
-from kvcast.store import parquet, workload_folder
+from kvcast.pools import Jobs
+from kvcast.store import parquet
 from kvcast.store.simulations import Lab, OnDone, Task
-from kvcast.studies import compare, intervals
+from kvcast.studies import compare
 from kvcast.studies.compare import Refused, Result, Variant
+from kvcast.studies.replications import read_back
 from sim.fleet.router import name_of as router_name_of
 from sim.kvcache.policies import name_of
 from sim.scenario import Scenario
@@ -66,11 +68,12 @@ def sweep(
     out: str | Path,
     *,
     seeds: int = 1,
-    jobs: int = 1,
+    jobs: Jobs = 1,
     overrides: Sequence[str] = (),
     on_done: OnDone | None = None,
 ) -> Sweep:
-    """Simulate every combination of `vary` ({"a.b": [v1, v2]} or ["a.b=v1,v2"]) for each seed, in `jobs` processes.
+    """Simulate every combination of `vary` ({"a.b": [v1, v2]} or ["a.b=v1,v2"]) for each seed, in `jobs` processes
+    or on the workers of `kvcast.workers`.
 
     Raises InputError for anything wrong in the grid before the first run; a variant that does not fit is in `refused`.
     What is finished stays finished.
@@ -89,7 +92,7 @@ def sweep(
     _write_claim(folder, {**asked, "runs": sorted(task.run.name for task in distinct)})
     todo = [task for task in distinct if not task.done]
     lab.simulate(todo, jobs, on_done)
-    results = [_read(job) for job in grid]
+    results = [read_back(job.variant, job.task) for job in grid]
     table = _table(grid, results)
     _replace_parquet(folder / "sweep.parquet", table)
     return Sweep(folder, results, table, len(distinct) - len(todo), refused)
@@ -156,35 +159,6 @@ def _read_claim(path: Path) -> dict[str, Any]:
 
 
 # -- reading back ------------------------------------------------------------------------------------------------------
-
-
-def _read(job: _Job) -> Result:
-    try:
-        summary = json.loads((job.run / "summary.json").read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{job.run / 'summary.json'}: damaged ({error}); remove the folder {job.run} to have it simulated again"
-        ) from None
-    return Result(
-        job.variant,
-        summary,
-        Requests(job.run / "requests.parquet"),
-        compare.limits_in(job.variant, workload_folder.load(job.task.workload)),
-    )
-
-
-class Requests(parquet.Table):
-    """The columns of requests.parquet that intervals and verdicts are made of, read each time they are asked for: a
-    sweep of a hundred runs of a million requests does not fit in memory."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._names = [name for name in self._names if name in intervals.KEPT]
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        column = super().__getitem__(name)
-        self._columns.clear()
-        return column
 
 
 def _table(grid: Sequence[_Job], results: Sequence[Result]) -> dict[str, np.ndarray]:

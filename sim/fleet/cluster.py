@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sim.fleet.arrivals import Arrivals
 from sim.fleet.clients import Clients
 from sim.fleet.clock import Clock
 from sim.fleet.gate import Gate
@@ -42,6 +43,7 @@ class Cluster:
         self,
         env: Clock,
         workload: Workload,
+        arrivals: Arrivals,
         params: EngineParams,
         log: RequestLog,
         router: Router,
@@ -66,26 +68,23 @@ class Cluster:
         self.waiting: deque[int] = deque()  # requests while none does
         self.retries: dict[int, int] = {}  # request -> how often a failure has sent it back
         self._on_clock = on_clock
-        self._told = 0  # arrivals and completions so far
+        self.told = 0  # arrivals and completions so far
         self._look: Callable[[float], None] | None = None
         self._every = 1
         self._until_s = np.inf if until_arrival_s is None else until_arrival_s
-        self._session = workload.column("session_id").data
-        self._delay_s = workload.column("delay_s").data
-        after = workload.column("after")
-        self._after = after.data
-        self._recorded_s = workload.arrival_s
-        self._followers = np.argsort(after, kind="stable")
-        self._follow_start = np.searchsorted(after[self._followers], np.arange(len(after) + 1))
-        self._closed = bool((after >= 0).any())
-        first = np.flatnonzero(after < 0)
+        self._arrivals = arrivals
         self._slots: _Slots | None = None
         if workload.concurrency is not None:
-            self._slots = _Slots(workload, first)
+            self._slots = _Slots(workload, arrivals.first)
             self._clocked = np.empty(0, np.int64)
         else:
-            self._clocked = first[np.argsort(workload.arrival_s[first], kind="stable")]
+            self._clocked = arrivals.clocked
         self._next_clocked = 0
+
+    def serve_only(self, clocked: np.ndarray, told: int) -> None:
+        """Of those released by the clock these come, int64 in their order; others are served by other fronts, which
+        have told of so many arrivals and completions before."""
+        self._clocked, self.told = clocked, told
 
     def begin_after(self, time_s: float, routed: int) -> None:
         """Leave out sessions that begin by `time_s`: a saved cache stands for them. A router in turns goes on after
@@ -94,7 +93,7 @@ class Cluster:
             raise ValueError(
                 "a fixed concurrency has no time at which one part of its sessions ends and another begins"
             )
-        self._clocked = self._clocked[self._recorded_s[self._clocked] > time_s]
+        self._clocked = self._clocked[self._arrivals.at_s[self._clocked] > time_s]
         self.router.resumed(routed)
 
     def watch(self, every: int, look: Callable[[float], None]) -> None:
@@ -113,7 +112,7 @@ class Cluster:
         if self._next_clocked < len(self._clocked):
             request = int(self._clocked[self._next_clocked])
             self._next_clocked += 1
-            time_s = float(self._recorded_s[request])
+            time_s = float(self._arrivals.at_s[request])
             if time_s <= self._until_s:
                 self.env.call_at(time_s, request, self._clocked_arrival)
 
@@ -128,14 +127,14 @@ class Cluster:
     def finished(self, request: int) -> None:
         """A replica sampled the request's last token now."""
         self.log.status[request] = COMPLETED
-        self.router.finished(request, self.replicas[self.log.replica[request]])
+        self.router.finished(request, self.replicas[self.log.replica[request] - self.replicas[0].index])
         if self.clients is not None:
             self.clients.ends(request)
             del self._at[request]
         self._tell()
-        if self._closed:
-            for follower in self._followers_of(request):
-                self._release_at(self.env.now + self._delay_s[follower], follower)
+        if self._arrivals.closed:
+            for follower in self._arrivals.followers_of(request):
+                self._release_at(self.env.now + self._arrivals.delay_s[follower], follower)
         self._leave(request)
 
     def refused(self, request: int) -> None:
@@ -144,14 +143,11 @@ class Cluster:
 
     def _tell(self) -> None:
         """A request has arrived or completed; each is half of it."""
-        self._told += 1
-        if self._on_clock is not None and self._told % TELL_EVERY == 0:
-            self._on_clock(self.env.now, self._told / (2 * len(self._after)))
-        if self._look is not None and self._told % self._every == 0:
+        self.told += 1
+        if self._on_clock is not None and self.told % TELL_EVERY == 0:
+            self._on_clock(self.env.now, self.told / (2 * len(self.log.status)))
+        if self._look is not None and self.told % self._every == 0:
             self._look(self.env.now)
-
-    def _followers_of(self, request: int) -> list[int]:
-        return self._followers[self._follow_start[request] : self._follow_start[request + 1]].tolist()
 
     def _leave(self, request: int) -> None:
         """Fixed concurrency: when a session's last request is gone, the next session begins."""
@@ -163,7 +159,7 @@ class Cluster:
     def _arrive(self, request: int) -> None:
         self.log.arrival_s[request] = self.env.now
         self._tell()
-        reason = self._cannot_serve(request)
+        reason = self.cannot_serve(request)
         if reason:
             self._turn_away(request, reason)
             return
@@ -223,8 +219,10 @@ class Cluster:
         if again_s is not None:
             self.env.call_at(max(again_s, self.env.now), request, self._attempt)
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """The clock has stopped: nothing is told of attempts that were given up in the last step."""
+        for replica in self.replicas:
+            replica.stop(self.env.now)
         self.log.forget(list(self._let_go))
 
     def _route(self, request: int) -> None:
@@ -236,7 +234,8 @@ class Cluster:
             self._at[request] = replica
         replica.receive(request)
 
-    def _cannot_serve(self, request: int) -> int:
+    def cannot_serve(self, request: int) -> int:
+        """The status of a request that no replica could ever serve; 0 of any other."""
         prompt = self.log.prompt[request]
         tokens = prompt + self.log.output[request]
         if tokens > self._longest or prompt > self._longest_prompt:
@@ -274,18 +273,18 @@ class Cluster:
 
     def _turn_away(self, request: int, reason: int) -> None:
         """The session ends here; whoever waited for its end (the same user's next session) goes on."""
-        before = self._after[request]
-        in_session = before >= 0 and self._session[before] == self._session[request]
+        before = self._arrivals.after[request]
+        in_session = before >= 0 and self._arrivals.session[before] == self._arrivals.session[request]
         self.log.status[request] = SESSION_TRUNCATED if in_session and reason == TOO_LONG else reason
         dropped = [request]
         while dropped:
             gone = dropped.pop()
-            for follower in self._followers_of(gone) if self._closed else ():
-                if self._session[follower] == self._session[request]:
+            for follower in self._arrivals.followers_of(gone) if self._arrivals.closed else ():
+                if self._arrivals.session[follower] == self._arrivals.session[request]:
                     self.log.status[follower] = NOT_ARRIVED
                     dropped.append(follower)
                 else:
-                    self._release_at(self.env.now + self._delay_s[follower], follower)
+                    self._release_at(self.env.now + self._arrivals.delay_s[follower], follower)
             self._leave(gone)
 
 

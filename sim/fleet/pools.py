@@ -11,16 +11,20 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, replace
+from functools import partial
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import numpy as np
 
 from calibrate.latency import StepTime
 from sim.engine import PREFILL, Common, Engine
 from sim.engines import having
+from sim.fleet.clock import Clock
 from sim.fleet.cluster import Cluster
+from sim.fleet.fleet import Fleet
 from sim.fleet.replica import Replica
+from sim.fleet.router import Router
 from sim.fleet.router import make as make_router
 from sim.fleet.transfer import Link, Transfers
 from sim.front_end import FrontEnd
@@ -29,9 +33,6 @@ from sim.recording import KV_TOO_SMALL, TOO_LONG, Handed
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 from workloads.errors import InputError
-
-if TYPE_CHECKING:
-    from sim.fleet.clock import Clock
 
 HAND_OVER = 2
 """Place of a hand-over among what may be pending of a request (Clock.call_at)."""
@@ -104,6 +105,7 @@ class PrefillFront:
 
     def __init__(self, cluster: PooledCluster) -> None:
         self._cluster = cluster
+        self.env = cluster.env
 
     def finished(self, request: int) -> None:
         self._cluster.prefilled(request)
@@ -125,10 +127,18 @@ class PooledCluster(Cluster):
     """`router` chooses among the decode replicas, `prefill_router` among the others."""
 
     def __init__(
-        self, env: Clock, workload: Workload, *given: Any, pools: Pools, engine: Engine, seed: int, replicas: int
+        self,
+        env: Clock,
+        workload: Workload,
+        *given: Any,
+        pools: Pools,
+        engine: Engine,
+        seed: int,
+        replicas: int,
+        **more: Any,
     ) -> None:
-        """given: as of a Cluster. replicas: of the whole fleet."""
-        super().__init__(env, workload, *given)
+        """given, more: as of a Cluster. replicas: of the whole fleet."""
+        super().__init__(env, workload, *given, **more)
         self.pools = pools
         self.front = PrefillFront(self)
         self.prefill_log = prefill_log(workload, FrontEnd.of(pools.params) is not None)
@@ -147,8 +157,8 @@ class PooledCluster(Cluster):
         super().start()
         self.taking = self.replicas[self.pools.replicas :]
 
-    def _cannot_serve(self, request: int) -> int:
-        reason, tokens, params = super()._cannot_serve(request), self.log.prompt[request] + 1, self.pools.params
+    def cannot_serve(self, request: int) -> int:
+        reason, tokens, params = super().cannot_serve(request), self.log.prompt[request] + 1, self.pools.params
         if reason or tokens > params.max_model_len:
             return reason or TOO_LONG
         return 0 if self._engine.holds(params, tokens) else KV_TOO_SMALL
@@ -213,3 +223,14 @@ class PooledCluster(Cluster):
             nic_busy_s=np.array(transfers.busy_s()),
             block_bytes=self.pools.link.block_bytes,
         )
+
+
+def pooled(fleet: Fleet, clock: Clock, router: Router, pools: Pools, seed: int, replicas: int) -> PooledCluster:
+    """The front of a fleet in two pools, with its replicas. fleet: of those that decode."""
+    kind = partial(PooledCluster, pools=pools, engine=fleet.engine, seed=seed, replicas=replicas)
+    cluster = cast(PooledCluster, fleet.front(clock, router, kind=kind))
+    first = replace(fleet, common=cluster.of_the_prefill(fleet.common))
+    cluster.replicas += first.replicas(cluster.front, range(pools.replicas))
+    fleet.common.elsewhere = cluster.transfers
+    cluster.replicas += fleet.replicas(cluster, range(pools.replicas, replicas))
+    return cluster

@@ -40,10 +40,11 @@ class Seen:
     def ceilings(self, path: Path, hit: int, limit: int) -> tuple[int, int]:
         """Blocks hit here and in the fleet, at most `limit`; the first `hit` of them are known, and `path` is what goes
         beyond."""
-        return _depth(self.here, path, hit, limit), _depth(self.fleet, path, hit, limit)
+        return depth_of(self.here, path, hit, limit), depth_of(self.fleet, path, hit, limit)
 
 
-def _depth(seen: dict[int, int], path: Path, pos: int, limit: int) -> int:
+def depth_of(seen: dict[int, int], path: Path, pos: int, limit: int) -> int:
+    """Blocks of a path that were seen, at most `limit`; the first `pos` are known, and `path` goes on from there."""
     for node_id, hi in path:
         depth = seen.get(node_id, 0)
         if depth < hi:

@@ -17,7 +17,7 @@ from typing import Any
 from sim.kvcache.base import BlockCache, Holder
 from sim.kvcache.chains import Path
 from sim.kvcache.policies.base import Policy, Run
-from sim.kvcache.policies.own import steady, unordered, untied
+from sim.kvcache.policies.own import Watched, steady, unordered, untied
 from workloads.errors import InputError
 
 
@@ -48,6 +48,13 @@ class RankedCache(BlockCache):
     ) -> None:
         super().__init__(total_blocks, block_size, n_shared, fleet_seen)
         self.policy = policy
+        kind = type(policy)
+        self._watched = isinstance(policy, Watched)  # the hooks of others that say nothing are not asked:
+        self._ranks_groups = kind.victim is not Policy.victim
+        self._spares = kind.second_chance is not Policy.second_chance
+        self._spans = kind.span is not Policy.span
+        self._splits = kind.split is not Policy.split
+        self._hears_releases = kind.on_release is not Policy.on_release
         self._heaps: dict[Any, list[tuple[Any, int, Node]]] = {}  # policy group -> lazy heap of (key, entry, node)
         self._entries = count()
         self._releases = count(1)
@@ -63,10 +70,13 @@ class RankedCache(BlockCache):
                 break
             if node.writers:
                 self.flush(node)
-            end = min(hi, limit, node.hi)
+            runs = node.runs
+            end = min(hi, limit, runs[-1].hi) if runs else pos
             if end <= pos:
                 break
-            idle += sum(min(r.hi, end) - r.lo for r in node.runs if not r.refs and r.lo < end)
+            for run in runs:
+                if not run.refs and run.lo < end:
+                    idle += min(run.hi, end) - run.lo
             handles.append((node, pos, end))
             pos = end
             if pos < hi:
@@ -88,9 +98,11 @@ class RankedCache(BlockCache):
 
     def _pin(self, node: Node, lo: int, hi: int) -> list[Run]:
         """One more reference on blocks [lo, hi) of a node; the runs that cover them exactly."""
-        self._cut(node, lo)
-        self._cut(node, hi)
-        runs = [r for r in node.runs if lo <= r.lo < hi]
+        runs = node.runs
+        if len(runs) > 1 or runs[0].lo < lo or runs[0].hi > hi:
+            self._cut(node, lo)
+            self._cut(node, hi)
+        runs = [r for r in runs if lo <= r.lo < hi]
         for run in runs:
             if not run.refs:
                 self.idle -= run.hi - run.lo
@@ -120,7 +132,7 @@ class RankedCache(BlockCache):
                 node.parent.entry = -1
             node.entry = -1
             while cached < hi:
-                end = self.policy.split(node.id, cached, hi, request)
+                end = self.policy.split(node.id, cached, hi, request) if self._splits else hi
                 if not cached < end <= hi:
                     raise InputError(
                         f"cache.policy {type(self.policy).__name__}: split returned {end!r}, expected more than"
@@ -160,19 +172,23 @@ class RankedCache(BlockCache):
     def release(self, request: Holder) -> None:
         self.finish_writing(request)
         number = next(self._releases)
-        policy = self.policy
+        policy, hears = self.policy, self._hears_releases
         policy.now_s = self.now_s
         for node, lo, hi in reversed(request.handles):
-            for run in reversed(node.runs):
+            runs = node.runs
+            for run in reversed(runs):
                 if lo <= run.lo < hi:
                     run.refs -= 1
                     if not run.refs:
                         run.released = number
                         self.idle += run.hi - run.lo
-                        policy.on_release(run, request)
-            self._join(node)
+                        if hears:
+                            policy.on_release(run, request)
+            if len(runs) > 1:
+                self._join(node)
         for node, _, _ in request.handles:
-            self._offer(node)
+            if not node.live_children:
+                self._offer(node)
         private = getattr(request, "private", 0)
         self.blank += request.held - request.entered + private
         request.handles = []
@@ -207,49 +223,65 @@ class RankedCache(BlockCache):
         policy = self.policy
         while n:
             try:
-                node = self._chosen()
+                heap, node = self._chosen()
             except (TypeError, ValueError) as error:
                 raise unordered(policy, error) from None
             run = node.runs[-1]
-            if policy.second_chance(run):
-                before = run.state, policy.key(run)
-                policy.spare(self._chain(node))
-                if (run.state, policy.key(run)) == before and policy.second_chance(run):
-                    raise InputError(
-                        f"cache.policy {type(policy).__name__}: spare changed nothing, expected another state or key"
-                        " after a second chance"
-                    )
-                self._join(node)
-                self._offer(node)
+            if self._spares and policy.second_chance(run):
+                self._spare(node, run)
                 continue
-            gone = min(n, policy.span(run), run.hi - run.lo)
-            if gone < 1:
-                raise InputError(
-                    f"cache.policy {type(policy).__name__}: span returned {policy.span(run)!r}, expected 1 block or"
-                    " more"
-                )
-            gone = steady(policy, run, gone)
+            size = run.hi - run.lo
+            gone = n if n < size else size
+            if self._spans:
+                gone = self._spanned(run, gone)
+            if self._watched:
+                gone = steady(policy, run, gone)
             policy.on_evict(run, gone)
             if self.lower is not None:
                 self.lower.evicted(node.id, run.hi - gone, run.hi)
-            self._trim(node, run, gone)
             n -= gone
+            run.hi -= gone
+            if gone < size and not self._watched:  # its group stays what it was
+                node.entry = next(self._entries)
+                heapq.heappush(heap, (policy.key(run), node.entry, node))
+            else:
+                self._trim(node, run)
 
-    def _chosen(self) -> Node:
+    def _spanned(self, run: Run, most: int) -> int:
+        policy = self.policy
+        span = policy.span(run)
+        if span < 1:
+            raise InputError(f"cache.policy {type(policy).__name__}: span returned {span!r}, expected 1 block or more")
+        return min(most, span)
+
+    def _spare(self, node: Node, run: Run) -> None:
+        policy = self.policy
+        before = run.state, policy.key(run)
+        policy.spare(self._chain(node))
+        if (run.state, policy.key(run)) == before and policy.second_chance(run):
+            raise InputError(
+                f"cache.policy {type(policy).__name__}: spare changed nothing, expected another state or key after a"
+                " second chance"
+            )
+        self._join(node)
+        self._offer(node)
+
+    def _chosen(self) -> tuple[list[tuple[Any, int, Node]], Node]:
         """Take the leaf the policy chooses out of its heap."""
         heads = {}
-        for group, heap in list(self._heaps.items()):
+        for group, heap in self._heaps.items():
             while heap and heap[0][2].entry != heap[0][1]:
                 heapq.heappop(heap)
             if heap:
                 heads[group] = heap[0][0]
-            else:
-                del self._heaps[group]
-        heap = self._heaps[self.policy.victim(heads)]
+        if len(heads) < len(self._heaps):
+            self._heaps = {group: self._heaps[group] for group in heads}
+        heap = self._heaps[self.policy.victim(heads) if len(heads) != 1 or self._ranks_groups else next(iter(heads))]
         key, _, node = heapq.heappop(heap)
-        untied(self.policy, heap, key)
+        if self._watched:
+            untied(self.policy, heap, key)
         node.entry = -1
-        return node
+        return heap, node
 
     @staticmethod
     def _chain(leaf: Node) -> list[Run]:
@@ -266,9 +298,8 @@ class RankedCache(BlockCache):
                 return chain
             node = node.parent
 
-    def _trim(self, node: Node, run: Run, gone: int) -> None:
+    def _trim(self, node: Node, run: Run) -> None:
         """The deepest blocks of a leaf are gone: offer what is left, or the parent that has become a leaf."""
-        run.hi -= gone
         if run.hi == run.lo:
             node.runs.pop()
         if node.runs:

@@ -19,6 +19,7 @@ reported apart (`recomputed_tokens`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,9 @@ CAUSES = (
     "changed_earlier",
     "cold",
 )
-NEVER = np.iinfo(np.int64).max
+NEVER = np.int32(np.iinfo(np.int32).max)
+AT_ONCE = 1 << 20
+"""Visits of nodes worked out together: only a bound on memory."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,20 @@ def miss_causes(
     """
     block = rec.block_size
     admitted = ~np.isnan(rec.admit_s)
-    prompt = np.where(admitted, workload.prompt_tokens, 0)
-    hit, replica, fleet, window = (
-        np.where(admitted, c, 0).astype(np.int64)
-        for c in (rec.hit_tokens, rec.ceiling_replica_tokens, rec.ceiling_fleet_tokens, rec.window_tokens)
+    prompt, hit, replica, fleet, window = (
+        np.where(admitted, c, 0).astype(np.int32)  # depths in a prompt: half the memory of a large run
+        for c in (
+            workload.prompt_tokens,
+            rec.hit_tokens,
+            rec.ceiling_replica_tokens,
+            rec.ceiling_fleet_tokens,
+            rec.window_tokens,
+        )
     )
-    full = np.where(admitted, (prompt - 1) // block * block, 0)
+    full = np.where(admitted, (prompt - 1) // block * block, 0).astype(np.int32)
     _check_order(hit, replica, fleet, full)
     kept = np.maximum(hit, replica - window)
+    del window
 
     history = _History(rec, workload, fleet, admitted)
     own_text, twin = history.depth_seen(None), workload.tree.twin
@@ -80,7 +89,9 @@ def miss_causes(
     under_way, _ = _reach(own_text, fleet, full, block)
     tenant, text = _reach(any_text, under_way, full, block)
     changed, changed_layer, parts = history.changed_earlier(text, full)
-    shared_partial = text - tenant + np.maximum(np.minimum(any_text, prompt) - full, 0)
+    del history
+    shared_partial = (text - tenant + np.maximum(np.minimum(any_text, prompt) - full, 0)).astype(np.int64)
+    del own_text, any_text
 
     zero = np.zeros_like(prompt)
     stretch = {
@@ -94,14 +105,19 @@ def miss_causes(
         "other_tenant": [(under_way, tenant)],
         "cold": [(text, full)],
     }
-    tokens: dict[str, Any] = {name: sum(b - a for a, b in spans) for name, spans in stretch.items() if name != "hit"}
-    tokens["changed_earlier"] = changed
-    tokens["cold"] = tokens["cold"] - changed
-
     count = _Remembered(ScopeCount(workload, rows, group, n_groups), rows)
     by_scope = {name: sum(count(b) - count(a) for a, b in spans) for name, spans in stretch.items()}
     by_scope["changed_earlier"] = _grouped(parts, rows, group, n_groups, len(workload))
     by_scope["cold"] = by_scope["cold"] - by_scope["changed_earlier"]
+    del count
+
+    tokens: dict[str, Any] = {
+        name: np.sum([b - a for a, b in spans], axis=0, dtype=np.int64)
+        for name, spans in stretch.items()
+        if name != "hit"
+    }
+    tokens["changed_earlier"] = changed
+    tokens["cold"] -= changed
     one_root = int((workload.tree.parent < 0).sum()) <= 1
     determinable = {
         "other_tenant": workload.tree.twin is not None or one_root,
@@ -164,32 +180,45 @@ class _History:
         tree = self.tree = workload.tree
         self.n, self.workload = len(workload), workload
         order = np.flatnonzero(admitted)[np.argsort(rec.admit_s[admitted], kind="stable")]
-        self.rank = np.full(self.n, -1, np.int64)
+        self.rank = np.full(self.n, -1, np.int32)
         self.rank[order] = np.arange(len(order))
-        beyond = list(nodes_beyond(tree, np.where(admitted, workload.leaf, 0), np.where(admitted, ceiling, NEVER)))
-        self.rows = np.concatenate([r for r, _ in beyond]) if beyond else np.empty(0, np.int64)
-        self.nodes = np.concatenate([k for _, k in beyond]) if beyond else np.empty(0, np.int64)
-        end = tree.end[self.nodes]
-        in_prompt = end <= workload.prompt_tokens[self.rows]
-        self.whole_path = ~in_prompt & (end == (workload.prompt_tokens + workload.output_tokens)[self.rows])
-        finish = np.searchsorted(rec.admit_s[order], rec.finish_s[self.rows], side="left") - 1  # NaN sorts last: never
-        self.since = np.where(
-            in_prompt, self.rank[self.rows], np.where(np.isnan(rec.finish_s[self.rows]), NEVER, finish)
+        levels = nodes_beyond(tree, np.where(admitted, workload.leaf, 0), np.where(admitted, ceiling, NEVER))
+        beyond = [(rows.astype(np.int32), nodes) for rows, nodes in levels]
+        self.rows, self.nodes = (
+            np.concatenate([np.empty(0, np.int32), *(level[i] for level in beyond)]) for i in (0, 1)
         )
+        del beyond
+        admitted_s = rec.admit_s[order]
+        self.whole_path = np.empty(len(self.rows), bool)
+        self.since = np.empty(len(self.rows), np.int32)
+        for part in self._parts():
+            rows, end = self.rows[part], tree.end[self.nodes[part]]
+            prompt, finish_s = workload.prompt_tokens[rows], rec.finish_s[rows]
+            in_prompt = end <= prompt
+            self.whole_path[part] = ~in_prompt & (end == prompt + workload.output_tokens[rows])
+            finish = np.searchsorted(admitted_s, finish_s, side="left") - 1  # NaN sorts last: never
+            self.since[part] = np.where(in_prompt, self.rank[rows], np.where(np.isnan(finish_s), NEVER, finish))
+
+    def _parts(self) -> Iterator[slice]:
+        return (slice(at, at + AT_ONCE) for at in range(0, len(self.rows), AT_ONCE))
 
     def depth_seen(self, twin: np.ndarray | None) -> np.ndarray:
-        """Deepest token of each path that lies at the end of a node an earlier request went through."""
-        node = self.nodes if twin is None else twin[self.nodes]
-        size = len(self.tree)
-        whole, short = np.full(size, NEVER), np.full(size, NEVER)
-        np.minimum.at(whole, node[~self.whole_path], self.since[~self.whole_path])
-        np.minimum.at(short, node[self.whole_path], self.since[self.whole_path])
-        mine = self.rank[self.rows]
-        end = self.tree.end[self.nodes]
-        reach = np.where(whole[node] < mine, end, np.where(short[node] < mine, end - 1, 0))
-        depth = np.zeros(self.n, np.int64)
-        np.maximum.at(depth, self.rows, reach)
+        """Deepest token of each path that lies at the end of a node an earlier request went through: int32 [n]."""
+        whole, short = np.full(len(self.tree), NEVER), np.full(len(self.tree), NEVER)
+        for part in self._parts():
+            node, is_path = self._twins(part, twin), self.whole_path[part]
+            np.minimum.at(whole, node[~is_path], self.since[part][~is_path])
+            np.minimum.at(short, node[is_path], self.since[part][is_path])
+        depth = np.zeros(self.n, np.int32)
+        for part in self._parts():
+            node, rows, end = self._twins(part, twin), self.rows[part], self.tree.end[self.nodes[part]]
+            mine = self.rank[rows]
+            reach = np.where(whole[node] < mine, end, np.where(short[node] < mine, end - 1, 0))
+            np.maximum.at(depth, rows, reach.astype(np.int32))
         return depth
+
+    def _twins(self, part: slice, twin: np.ndarray | None) -> np.ndarray:
+        return self.nodes[part] if twin is None else twin[self.nodes[part]]
 
     def changed_earlier(
         self, known: np.ndarray, full: np.ndarray
@@ -198,21 +227,28 @@ class _History:
 
         The guilty layer is that of the first node beyond `known`: from there on the prompt differs.
         """
-        layer = np.full(self.n, -1, np.int64)
-        if self.tree.content is None:
-            none = np.empty(0, np.int64)
-            return np.zeros(self.n, np.int64), layer, (none, none, none)
-        text = self.tree.content[self.nodes]
-        _, text_id = np.unique(text, return_inverse=True)
-        first = np.full(int(text_id.max(initial=-1)) + 1, NEVER)
-        np.minimum.at(first, text_id, self.since)
-        start, end = self.tree.start[self.nodes], self.tree.end[self.nodes]
-        low, high = np.maximum(start, known[self.rows]), np.minimum(end, full[self.rows])
-        again = (text >= 0) & (first[text_id] < self.rank[self.rows]) & (high > low)
-        request, amount = self.rows[again], (high - low)[again]
-        tokens = np.bincount(request, weights=amount, minlength=self.n).astype(np.int64)
-        parting = (start <= known[self.rows]) & (known[self.rows] < end)
-        layer[self.rows[parting]] = self.tree.layer[self.nodes[parting]]
+        tree, layer, tokens = self.tree, np.full(self.n, -1, np.int64), np.zeros(self.n, np.int64)
+        none = np.empty(0, np.int64)
+        if tree.content is None:
+            return tokens, layer, (none, none, none)
+        texts, text_id = np.unique(tree.content, return_inverse=True)
+        text_id = text_id.astype(np.int32)
+        first = np.full(len(texts), NEVER)
+        for part in self._parts():
+            np.minimum.at(first, text_id[self.nodes[part]], self.since[part])
+        found = []
+        for part in self._parts():
+            rows, nodes = self.rows[part], self.nodes[part]
+            start, end = np.where(tree.parent[nodes] < 0, 0, tree.end[tree.parent[nodes]]), tree.end[nodes]
+            low, high = np.maximum(start, known[rows]), np.minimum(end, full[rows])
+            again = (tree.content[nodes] >= 0) & (first[text_id[nodes]] < self.rank[rows]) & (high > low)
+            found.append((rows[again], nodes[again], (high - low)[again]))
+            parting = (start <= known[rows]) & (known[rows] < end)
+            layer[rows[parting]] = tree.layer[nodes[parting]]
+        request, node, amount = (
+            (np.concatenate([none, *column]) for column in zip(*found, strict=True)) if found else (none,) * 3
+        )
+        tokens += np.bincount(request, weights=amount, minlength=self.n).astype(np.int64)
         layer[tokens == 0] = -1
-        scope = np.asarray(self.workload.layer_scopes, np.int64)[self.tree.layer[self.nodes[again]]]
+        scope = np.asarray(self.workload.layer_scopes, np.int64)[tree.layer[node]]
         return tokens, layer, (request, scope, amount)

@@ -61,6 +61,7 @@ def _check_speculation(params: EngineParams, record_cache: bool) -> None:
         (params.policy == CLAIRVOYANT, f"[cache] policy = {CLAIRVOYANT!r}"),
         (record_cache, "an optimum"),
         (params.prefill_schedule_interval > 1, "[engine] prefill_schedule_interval above 1"),
+        (params.scheduler_policy == "lpm", "[engine] scheduler_policy = 'lpm'"),
     ):
         if params.speculative is not None and wrong:
             raise InputError(
@@ -77,6 +78,11 @@ def _check_groups(params: EngineParams, record_cache: bool) -> None:
     ):
         if hybrid(params) and wrong:
             raise InputError(f"[cache] {what}, with layers that keep a window or a state ({NOT_HYBRID})")
+    if hybrid(params) and params.scheduler_policy == "lpm":
+        raise InputError(
+            "[engine] scheduler_policy = 'lpm': expected fcfs or priority, with layers that keep a window or a state"
+            f" ({NOT_HYBRID})"
+        )
 
 
 def hybrid(params: EngineParams) -> bool:

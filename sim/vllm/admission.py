@@ -2,13 +2,15 @@
 6-10).
 
 The one idea: a request is looked up in the cache, and only when all it must have fits are its hits pinned. The head
-that does not fit is remembered with what it needs, so that it is not looked up again before that can have changed."""
+that does not fit is remembered with what it needs, so that it is not looked up again before that can have changed; nor
+is the longest cached prefix among the waiting (lpm), which then keeps its place at the head."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from sim.request import Request
+from sim.vllm.waiting import LongestPrefixQueue
 
 if TYPE_CHECKING:
     from sim.vllm.scheduler import VllmScheduler
@@ -24,6 +26,8 @@ def admit(s: VllmScheduler) -> None:
         r = s.waiting.head()
         if r is s.blocked and _still_blocked(s):
             break
+        if isinstance(s.waiting, LongestPrefixQueue):
+            r = s.waiting.promote(lambda one: s.cache.lookup(one.path, (one.known - 1) // s.b)[0])
         if finds_no_lora_slot(s, r):
             skipped.append(s.waiting.pop())
             continue
@@ -123,6 +127,7 @@ def _nobody_joins(s: VllmScheduler) -> bool:
         return False
     if len(s.running) >= s.most_running:
         return True
-    # a load takes all its blocks at once, and what can be loaded changes; so does a fair share
-    same_need = s.p.reserve_full_isl or not (s.loader or s.p.long_prefill_token_threshold_adaptive)
+    # a load takes all its blocks at once, and what can be loaded changes; so do a fair share, and who is looked up
+    changes = s.loader or s.p.long_prefill_token_threshold_adaptive or isinstance(s.waiting, LongestPrefixQueue)
+    same_need = s.p.reserve_full_isl or not changes
     return same_need and s.blocked is s.waiting.head() and not s.blocked_written

@@ -1,4 +1,4 @@
-"""The waiting queue: first come first served, or by priority."""
+"""The waiting queue: first come first served, by priority, or with the longest cached prefix first."""
 
 from __future__ import annotations
 
@@ -67,6 +67,22 @@ class FcfsQueue:
         return None
 
 
+class LongestPrefixQueue(FcfsQueue):
+    """An experiment that vLLM has not: of the AHEAD requests at the head, the one that finds most in the cache goes
+    first. With more waiting, those behind keep their order, so that a look costs the same however many wait."""
+
+    AHEAD = 128
+
+    def promote(self, found: Callable[[Request], int]) -> Request:
+        """Move to the head the request for which `found` is highest, the first of several; mutates the order."""
+        ahead = self.first(self.AHEAD)
+        hits = [found(request) for request in ahead]
+        place = hits.index(max(hits))
+        del self._queue[place]
+        self._queue.appendleft(ahead[place])
+        return ahead[place]
+
+
 class PriorityQueue:
     """Lowest (priority, arrival, id) first, preempted requests included."""
 
@@ -113,5 +129,9 @@ class PriorityQueue:
         return None
 
 
-QUEUES: dict[str, type[FcfsQueue] | type[PriorityQueue]] = {"fcfs": FcfsQueue, "priority": PriorityQueue}
+QUEUES: dict[str, type[FcfsQueue] | type[PriorityQueue]] = {
+    "fcfs": FcfsQueue,
+    "priority": PriorityQueue,
+    "lpm": LongestPrefixQueue,
+}
 """engine.scheduler_policy -> its queue."""

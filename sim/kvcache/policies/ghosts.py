@@ -37,8 +37,11 @@ class Ghosts:
 
     def take(self, node_id: int, lo: int, hi: int) -> list[tuple[int, int]]:
         """Remove the ghosts among blocks [lo, hi) and return them as intervals."""
+        pieces = self._by_node.get(node_id)
+        if pieces is None:
+            return []
         taken = []
-        for piece in self._by_node.get(node_id, ())[:]:
+        for piece in pieces[:]:
             intervals = piece[1]
             for interval in intervals[:]:
                 a, b = max(interval[0], lo), min(interval[1], hi)
@@ -102,7 +105,9 @@ class Recalling(Policy):
         return blocks
 
     def comes_back(self, run: Run, request: Asking) -> bool:
-        intervals = self._returning.get(request.id, {}).get(run.node_id, ())
+        if request.id not in self._returning:
+            return False
+        intervals = self._returning[request.id].get(run.node_id, ())
         return any(a <= run.lo < b for a, b in intervals)
 
     def split(self, node_id: int, lo: int, hi: int, request: Asking) -> int:
@@ -111,5 +116,10 @@ class Recalling(Policy):
         edges = [edge for pair in self._returning[request.id].get(node_id, ()) for edge in pair if lo < edge < hi]
         return min(edges, default=hi)
 
-    def on_release(self, run: Run, request: Asking) -> None:
+    def entered(self, request: Asking) -> None:
+        """All that a request brings back has been inserted."""
         self._returning.pop(request.id, None)
+
+    def on_release(self, run: Run, request: Asking) -> None:
+        if self._returning:
+            self.entered(request)

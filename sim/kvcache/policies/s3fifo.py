@@ -59,10 +59,12 @@ class S3Fifo(Recalling):
 
     def on_hit(self, run: Run, request: Asking) -> None:
         queue, place, uses = run.state
-        run.state = (queue, place, min(uses + 1, 3))
+        if uses < 3:
+            run.state = (queue, place, uses + 1)
 
     def on_release(self, run: Run, request: Asking) -> None:
-        super().on_release(run, request)
+        if self._returning:
+            self.entered(request)
         queue, place, uses = run.state
         if place is None:
             if run.released != self.last_release:
