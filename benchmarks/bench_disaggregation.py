@@ -157,7 +157,7 @@ def as_markdown(rows: list[dict[str, Any]]) -> str:
 
 
 MEASURED = {"8 prefill + 2 x TP4 decode": "2.36 and 2.78 s (p95 3.38), TPOT 5.7 ms", "16 x TP1": "6.7 s (p95 10.2)"}
-"""End-to-end seconds that llm-d's guide (2026) has of gpt-oss-120b on 16 H200, 5,000 tokens in, 250 out, 45 a second."""
+"""End-to-end seconds of gpt-oss-120b on 16 H200 in llm-d's guide (2026): 5,000 tokens in, 250 out, 45 a second."""
 
 
 def published(block_size: int, requests: int = 2700) -> dict[str, dict[str, float]]:
