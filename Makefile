@@ -1,4 +1,4 @@
-# make demo | test | test-kernels | test-calibrate | test-clusters | lint | fuzz | hostile | mutants | engine-check | bench | dashboard | ui-test | screenshots: each sets up the virtual environment .venv on first use.
+# make demo | test | fast | test-fast | test-kernels | test-calibrate | test-clusters | lint | fuzz | hostile | mutants | engine-check | bench | dashboard | ui-test | ui-times | screenshots: each sets up the virtual environment .venv on first use.
 # The reference traces and measurements that some tests need are found through KVCAST_DATA.
 
 PYTHON ?= python3
@@ -13,16 +13,18 @@ TRITON  ?= $(shell sed -n 's/^triton==//p' constraints.txt)
 PICK    ?= all
 KERNELS := .venv-kernels-$(TRITON)
 
-.PHONY: help demo test test-kernels test-calibrate test-clusters lint fuzz hostile mutants engine-check bench dashboard ui-test screenshots clean
+.PHONY: help demo test fast test-fast test-kernels test-calibrate test-clusters lint fuzz hostile mutants engine-check bench dashboard ui-test ui-times screenshots clean
 
 help:
 	@echo "make demo       simulate the bundled mix: what the prefix cache is worth on an H200"
 	@echo "make dashboard  the same in a browser; PORT=8600 elsewhere than at 8501"
 	@echo "make test       run the tests         make lint  ruff and mypy"
+	@echo "make fast       compile the simulation loop (a C compiler, a minute): the same results in half the time    make test-fast  hold it against pure Python"
 	@echo "make test-kernels  the Triton kernels, interpreted and compiled, no GPU needed; PICK=pairwise takes minutes, all of it an hour"
 	@echo "make test-calibrate  calibration with torch on the CPU"
 	@echo "make test-clusters  a sweep, a comparison and a plan on a real Dask and a real Ray cluster, a worker of each killed"
-	@echo "make ui-test    a planner's way to a verdict, in a browser    make screenshots  pictures of every page (both need chromium)"
+	@echo "make ui-test    a planner's way to a verdict, in a browser    make ui-times  what a reader waits for there"
+	@echo "make screenshots  pictures of every page (all three need chromium)"
 	@echo "make fuzz OPS=50000  random tests against a per-block reference    make bench  speed"
 	@echo "make hostile    some 4,100 bad inputs to every command and 168 kills: one line each, nothing lost (minutes)"
 	@echo "make engine-check ENGINE_PYTHON=...  record what the vLLM installed there does, on the CPU, and replay it (a minute)"
@@ -45,6 +47,18 @@ dashboard: $(VENV)/.installed
 	$(BIN)/kvcast dashboard --port $(PORT)
 
 test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n auto --dist loadfile
+
+# The loop compiled by mypyc and Cython; pure Python goes on where its sources have changed since.
+$(VENV)/.installed-fast: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fast]'
+	@touch $@
+
+fast: $(VENV)/.installed-fast
+	$(BIN)/python -m tools.fast
+
+test-fast: $(VENV)/.installed-test fast
+	$(BIN)/python -m tests.fast
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # Triton before 3.7 interprets only with numpy before 2.4.
@@ -107,6 +121,9 @@ bench: $(VENV)/.installed
 
 ui-test: $(VENV)/.installed-test
 	$(BIN)/python -m tools.ui_flow
+
+ui-times: $(VENV)/.installed-test
+	$(BIN)/python -m tools.ui_times
 
 screenshots: $(VENV)/.installed-test
 	$(BIN)/python -m tools.screenshots --out runs/screenshots

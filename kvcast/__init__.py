@@ -9,7 +9,10 @@ The names are looked up on first use, so that `import kvcast` costs nothing. A t
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kvcast import compiled
+
 __version__ = "0.1.0"
+core = compiled.use()  #: what simulates, pure Python or what `make fast` has compiled
 
 _PUBLIC = {
     # a scenario, and what it comes to

@@ -90,13 +90,14 @@ def load_workload(config: WorkloadConfig, seed: int = 0, untimed: bool = False) 
 
 def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     """Everything a run needs. `workload`: one already loaded from the same [workload] section and seed."""
+    from kvcast.scenario.autoscale import warm_note
     from kvcast.scenario.steady import clock_note
 
     resolved = resolve(scenario)
     step_time = resolved.engine_step_time()
     workload = load_workload(resolved.scenario.workload, scenario.seed) if workload is None else workload
-    if note := clock_note(resolved.scenario):
-        workload = workload.with_notes(note)
+    notes = [note for note in (clock_note(resolved.scenario), warm_note(resolved.scenario)) if note]
+    workload = workload.with_notes(*notes) if notes else workload
     check_slo_classes(scenario.slo, workload.class_slo)
     if scenario.cache.policy == OPTIMAL and (workload.concurrency is not None or (workload.column("after") >= 0).any()):
         raise InputError(
@@ -148,6 +149,7 @@ def without_cache(prepared: Prepared) -> Prepared:
 def record(prepared: Prepared, **options: Any) -> Recording:
     """Run the simulation alone. Options are those of `sim.simulate.run` (record_life, step_log, fast_forward, on_clock,
     processes)."""
+    from kvcast.scenario.autoscale import scaler_of
     from kvcast.scenario.disaggregation import pools_of
     from sim import simulate as engine
     from sim.fleet.shocks import processes_of
@@ -159,7 +161,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         horizon = duration if horizon is None else min(duration, horizon)
     if scenario.cache.policy == OPTIMAL and scenario.cache.enabled:
         options["record_cache"] = True
-    shocks = processes_of(scenario.shock, run.warmup_s or 0.0)
+    beside = [*scaler_of(scenario), *processes_of(scenario.shock, run.warmup_s or 0.0, scenario.seed)]
     return engine.run(
         prepared.workload,
         prepared.resolved.params,
@@ -173,7 +175,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         shed_over=scenario.cluster.shed_over,
         sessions_first=scenario.cluster.sessions_first,
         pools=pools_of(prepared.resolved, prepared.changed),
-        **{**options, "processes": [*shocks, *options.get("processes", ())]},
+        **{**options, "processes": [*beside, *options.get("processes", ())]},
     )
 
 
@@ -214,15 +216,16 @@ def bill(
     scenario: Scenario, summary: Mapping[str, Any], requests: Mapping[str, np.ndarray]
 ) -> dict[str, float | None] | None:
     """What the fleet costs at a mix's nominal load, which a window has more or less of; None for a trace or a closed
-    loop."""
-    from kvcast.scenario.steady import is_mix
+    loop. What one that scales costs a month is not known from a part of the load's period."""
+    from kvcast.scenario.steady import clock_note, is_mix
     from sim.measure.money import money
 
     offered, price, inside = (summary["offered_per_s"], scenario.cost.gpu_hour_usd, requests["in_window"].astype(bool))
     if offered is None or price is None or not is_mix(scenario):
         return None
     gpus = summary.get("replicas_held", scenario.cluster.replicas) * scenario.gpus_per_replica
-    return money(gpus * price, offered, requests["prompt_tokens"][inside], requests["output_tokens"][inside])
+    made = money(gpus * price, offered, requests["prompt_tokens"][inside], requests["output_tokens"][inside])
+    return {**made, "usd_per_month": None} if scenario.autoscale.scales and clock_note(scenario) else made
 
 
 def _check_optimal(prepared: Prepared, recording: Recording) -> None:

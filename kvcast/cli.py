@@ -78,7 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="kvcast", description="Simulate LLM serving from measured kernels: latency, prefix cache, cost."
     )
-    parser.add_argument("--version", action="version", version=f"kvcast {kvcast.__version__}")
+    parser.add_argument("--version", action="version", version=f"kvcast {kvcast.__version__} ({kvcast.core})")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
     for name, summary in COMMANDS.items():
         module = import_module(f"kvcast.commands.{name.replace('-', '_')}")

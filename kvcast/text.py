@@ -29,6 +29,11 @@ def percent(value: float | None, digits: int = 1) -> str:
     return UNKNOWN if value is None else f"{100 * value:.{digits}f} %"
 
 
+def hit_rate(value: float | None, known: bool) -> str:
+    """known: whether the workload says which text is shared; without that nothing hits, and that says nothing."""
+    return percent(value) if known else "unknown"
+
+
 def seconds(value: float | None) -> str:
     """Three significant digits in the unit people use: 4.21 ms, 1.32 s."""
     if value is None:

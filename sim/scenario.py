@@ -8,13 +8,14 @@ them as they are.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from calibrate.kv_groups import KvGroup, token_count
 from calibrate.layout import ALL_TO_ALL, COLLECTIVES, NODE_GPUS, Layout
 from calibrate.link import LINKS
 from sim.fleet.router import meanings, name_of
+from sim.scaling import METRICS, MOST_PERCENT, RULES, Rule
 from workloads.config import WorkloadConfig
 from workloads.limits import (
     BELOW_1,
@@ -46,6 +47,7 @@ from workloads.limits import (
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "mxfp4", "nvfp4", "fp32")
 MAX_DRAFT = 64  #: tokens of a draft
 KV_DTYPES = ("bf16", "fp16", "fp8", "fp32")
+SCALING_S = Limit(0.1, 86400, "0.1 to 86,400")
 
 
 @dataclass(frozen=True)
@@ -544,6 +546,92 @@ class DisaggregationConfig:
         return self.prefill_replicas > 0
 
 
+NEVER_SCALES, SCHEDULE = "none", "schedule"
+
+
+@dataclass(frozen=True)
+class AutoscaleConfig:
+    rule: str = key(
+        NEVER_SCALES,
+        "none (all replicas, always), schedule (a table of times and replicas), or what scales by metrics, with the"
+        " defaults of: hpa (Kubernetes; give it a target), llm-d, llm-d-tokens, production-stack, ray-serve, knative,"
+        " slo (TTFT; its target is [slo] ttft_s)",
+        choices=(NEVER_SCALES, SCHEDULE, *RULES),
+    )
+    metric: str | None = key(
+        None,
+        "what is held against the target, a replica: requests (running and waiting), running, waiting, kv (share of KV"
+        " memory in use), tokens (llm-d's token-aware rule), ttft (seconds); default: the rule's",
+        choices=METRICS,
+    )
+    target: float | None = key(None, "its target; default: the rule's", above_0(1e9))
+    min_replicas: int = key(1, "fewest replicas; the most are cluster.replicas", from_1(MAX_REPLICAS))
+    period_s: float | None = key(None, "seconds between two decisions (15)", SCALING_S)
+    scrape_s: float | None = key(None, "seconds between two looks at the metrics (15)", SCALING_S)
+    delay_s: float = key(0.0, "how old metrics are when a decision sees them, seconds", FROM_SECOND_0)
+    lookback_s: float | None = key(None, "metrics are means over as long; 0: the last look (0)", FROM_SECOND_0)
+    tolerance: float | None = key(
+        None, "nothing changes while metric / target is so close to 1 (0.1)", Limit(0, 1, "0 to 1")
+    )
+    up_wait_s: float | None = key(None, "up to the lowest number asked for in so many seconds (0)", FROM_SECOND_0)
+    down_wait_s: float | None = key(
+        None, "down to the highest number asked for in so many seconds (300)", FROM_SECOND_0
+    )
+    up_percent: float | None = key(
+        None, "at most so many per cent more a decision, or up_replicas (100)", from_0(MOST_PERCENT)
+    )
+    up_replicas: int | None = key(None, "at most so many more a decision, or up_percent (4)", from_1(MAX_REPLICAS))
+    down_replicas: int | None = key(None, "at most so many fewer, and then none for down_wait_s", from_1(MAX_REPLICAS))
+    prefill_tokens_per_s: float | None = key(
+        None, "metric tokens: prompt tokens a second of one replica, computed alone", above_0(1e9)
+    )
+    start_s: float | None = key(
+        None,
+        "seconds from the start of a replica until it takes requests; default: boot_s and its weights at load_gb_per_s",
+        FROM_SECOND_0,
+    )
+    boot_s: float = key(
+        146.0,
+        "of a start: process, imports, initialisation and graphs (146: Qwen3-32B, vLLM, one H100; without image pull"
+        " and node)",
+        FROM_SECOND_0,
+    )
+    load_gb_per_s: float = key(
+        0.5,
+        "of a start: GB (1e9 bytes) of weights a second (0.5: the same measurement, 65.5 GB in 130 s)",
+        above_0(1e6),
+    )
+    grace_s: float | None = key(
+        None,
+        "a replica that is too much drains for at most so long, then its requests begin again elsewhere; default: until"
+        " they are served",
+        FROM_SECOND_0,
+    )
+    times_s: tuple[float, ...] = key(
+        (),
+        "schedule: when a number begins, seconds of the clock that the mix follows, else after the warm-up; ascending"
+        " from 0",
+    )
+    replicas: tuple[int, ...] = key((), "schedule: the number from each of times_s on")
+    cycle_s: float = key(86400.0, "schedule: after how long it repeats", SECONDS)
+
+    @property
+    def scales(self) -> bool:
+        return self.rule != NEVER_SCALES
+
+    def as_rule(self) -> Rule:
+        """The named rule with what is set of it."""
+        given = {name: value for name in Rule._fields if (value := getattr(self, name, None)) is not None}
+        return RULES[self.rule]._replace(**given)
+
+    def filled(self) -> AutoscaleConfig:
+        """With the named rule's value of every key that is left open."""
+        if self.rule not in RULES:
+            return self
+        own = {name: value for name, value in self.as_rule()._asdict().items() if hasattr(self, name)}
+        return replace(self, **own)
+
+
 @dataclass(frozen=True)
 class ClientConfig:
     timeout_s: float | None = key(
@@ -611,12 +699,14 @@ class CostConfig:
     )
 
 
-BURST, CACHE_LOST, REPLICA_DOWN, SLOW, LONG_PROMPTS = SHOCKS = (
+BURST, CACHE_LOST, REPLICA_DOWN, SLOW, LONG_PROMPTS, ROLLING, SPOT = SHOCKS = (
     "burst",
     "cache-lost",
     "replica-down",
     "slow-replica",
     "long-prompts",
+    "rolling-restart",
+    "spot-loss",
 )
 
 
@@ -626,11 +716,17 @@ class Shock:
 
     kind: str = key(
         help="burst (size times the load), cache-lost (every replica starts again, empty), replica-down (down, and back"
-        " cold), slow-replica (steps take size times as long), or long-prompts (a tenant's jobs of size tokens)",
+        " cold), slow-replica (steps take size times as long), long-prompts (a tenant's jobs of size tokens),"
+        " rolling-restart (one after the other drains and starts again, cold), or spot-loss (replicas are taken away at"
+        " random)",
         choices=SHOCKS,
     )
     at_s: float = key(0.0, "when it begins, seconds after the warm-up", FROM_SECOND_0)
-    duration_s: float = key(600.0, "how long it lasts; of cache-lost how long a start takes", FROM_SECOND_0)
+    duration_s: float = key(
+        600.0,
+        "how long it lasts; of cache-lost how long a start takes; of rolling-restart all replicas together",
+        FROM_SECOND_0,
+    )
     size: float | None = key(
         None,
         "burst: times the load (2); slow-replica: times the step time (3); long-prompts: tokens of a prompt (100,000)",
@@ -639,8 +735,20 @@ class Shock:
     replicas: int = key(
         1, "replica-down and slow-replica: how many, the last ones; all where there are fewer", from_1(MAX_REPLICAS)
     )
-    load_s: float = key(60.0, "replica-down: seconds from its return until it takes requests, cold", FROM_SECOND_0)
+    load_s: float = key(
+        60.0,
+        "replica-down, rolling-restart and spot-loss: seconds from a start until it takes requests, cold; with"
+        " [autoscale] its start_s",
+        FROM_SECOND_0,
+    )
     rate: float = key(0.1, "long-prompts: jobs a second", RATE)
+    losses_per_hour: float = key(1.0, "spot-loss: of each replica that is up, a Poisson process", above_0(3600))
+    notice_s: float = key(
+        30.0,
+        "rolling-restart and spot-loss: for so long it drains, then what it has begins again elsewhere; 0: a failure",
+        FROM_SECOND_0,
+    )
+    away_s: float = key(600.0, "spot-loss: seconds from its end until another one in its place starts", FROM_SECOND_0)
     of: str = key("", "burst: the class of the mix that comes more often; empty: all of them")
 
     def unread(self) -> str:
@@ -651,6 +759,8 @@ class Shock:
             REPLICA_DOWN: ("replicas", "load_s"),
             SLOW: ("size", "replicas"),
             LONG_PROMPTS: ("size", "rate"),
+            ROLLING: ("load_s", "notice_s"),
+            SPOT: ("load_s", "losses_per_hour", "notice_s", "away_s"),
         }[self.kind]
         always = ("kind", "at_s", "duration_s")
         others = (f for f in fields(self) if f.name not in (*always, *own))
@@ -682,6 +792,7 @@ class Scenario:
     cache: CacheConfig = field(default_factory=CacheConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     disaggregation: DisaggregationConfig = field(default_factory=DisaggregationConfig)
+    autoscale: AutoscaleConfig = field(default_factory=AutoscaleConfig)
     client: ClientConfig = field(default_factory=ClientConfig)
     slo: SloConfig = field(default_factory=SloConfig)
     cost: CostConfig = field(default_factory=CostConfig)

@@ -215,7 +215,7 @@ def _check_processes(params: EngineParams, record_cache: bool, warm: CacheState 
         (warm is not None, "a saved cache to begin with"),
     ):
         if wrong:
-            raise InputError(f"processes with {what}; expected a run without")
+            raise InputError(f"processes ([[shock]], [autoscale], or your own) with {what}; expected a run without")
 
 
 def _check_beside_pools(wanted: dict[str, bool]) -> None:

@@ -9,9 +9,12 @@ from scipy import stats
 
 from workloads import dists
 from workloads.arrivals import check, first, until
-from workloads.config import Arrival, Dist
+from workloads.config import Arrival, Demand, Dist, Layer, MixClass, WorkloadConfig
+from workloads.demand import SINE, WORKING_DAY, recorded, with_curve
 from workloads.dists import stream
 from workloads.errors import InputError
+from workloads.mix import build, resolve
+from workloads.steady import requests_per_s
 
 ON_OFF = Arrival(kind="onoff", on_s=20.0, off_s=45.0)
 DIURNAL = Arrival(kind="diurnal", curve=(1.0, 3.0, 0.0, 4.0), period_s=1000.0)
@@ -210,3 +213,83 @@ def test_more_arrivals_than_memory_holds():
     for rate, end_s in ((1e9, 1e9), (math.inf, 1.0), (1.0, math.inf)):
         with pytest.raises(InputError, match="sessions, expected at most 100,000,000"):
             until(Arrival(), rate, end_s, lambda: stream(0, "x"))
+
+
+# ---- a demand over time
+
+
+def demand(**given):
+    return WorkloadConfig(class_=(CHAT,), demand=Demand(**given))
+
+
+CHAT = MixClass(name="chat", rate=2.0, layers=(Layer(name="q", tokens=Dist(value=10)),), output=Dist(value=3))
+
+
+def test_a_demand_moves_each_session_and_leaves_it_as_it_is():
+    """With the load doubled in the first half of every 100 s and none in the second, what came by 2 t comes by t."""
+    steady, moved = (
+        build(replace(WorkloadConfig(class_=(CHAT,)), duration_s=200.0, demand=one), 3)
+        for one in (None, Demand(factors=(2.0, 0.0), period_s=100.0))
+    )
+    at_s = steady.arrival_s
+    expected = np.where(at_s < 100, at_s / 2, 100 + (at_s - 100) / 2)
+    assert moved.arrival_s == pytest.approx(expected)
+    assert len(moved) == len(steady) > 300
+    assert not ((moved.arrival_s % 100) > 50).any()
+
+
+@pytest.mark.parametrize("kind", ["gamma", "onoff"])
+def test_bursts_run_by_the_demand_too(kind):
+    arrival = Arrival(kind=kind, cv=2.0, on_s=5.0, off_s=5.0) if kind == "onoff" else Arrival(kind=kind, cv=2.0)
+    plain = until(arrival, 2.0, 400.0, lambda: stream(0, "x"))
+    curved = until(replace(arrival, curve=(1.5, 0.5), period_s=200.0), 2.0, 400.0, lambda: stream(0, "x"))
+    operational = np.interp(curved, [0, 100, 200, 300, 400], [0, 150, 200, 350, 400])
+    n = min(len(plain), len(curved))
+    assert n > 100
+    assert operational[:n] == pytest.approx(plain[:n])
+
+
+def test_a_recorded_curve_of_uneven_times_is_exact(tmp_path):
+    path = tmp_path / "demand.csv"
+    path.write_text("time_s,factor\n0,1\n60,3\n90,0.5\n")
+    assert recorded(path) == ((1.0, 1.0, 3.0, 0.5), 120.0)
+    assert recorded(path, 150.0) == ((1.0, 1.0, 3.0, 0.5, 0.5), 150.0)
+    config = demand(file=str(path))
+    assert with_curve(config).demand == Demand(factors=(1.0, 1.0, 3.0, 0.5), period_s=120.0)
+    assert resolve(config) == resolve(with_curve(config))
+    assert requests_per_s(resolve(config)) == pytest.approx(2.0 * 5.5 / 4)  # the mean of its factors
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ("0,1\n60,-3\n", "row 3: factor = '-3', expected times the load, 0 to 1e+06"),
+        ("5,1\n60,3\n", "row 2: time_s = 5, expected 0"),
+        ("0,1\n60,3\n60,2\n", "row 4: time_s = 60, expected a time after 60"),
+        ("0,1\n", "one row, expected two at least"),
+        ("0,0\n60,0\n", "every factor is 0"),
+        ("0,1\n0.001,1\n1000,1\n", "1,999,999 slots, expected at most 100,000"),
+    ],
+)
+def test_a_wrong_curve_is_one_line(tmp_path, rows, says):
+    path = tmp_path / "demand.csv"
+    path.write_text("time_s,factor\n" + rows)
+    with pytest.raises(InputError) as error:
+        resolve(demand(file=str(path)))
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_demand_that_makes_no_sense_is_refused():
+    for config, says in (
+        (demand(), "none of shape, file and factors: expected exactly one"),
+        (demand(shape="sine", factors=(1.0,)), "shape and factors: expected exactly one"),
+        (demand(factors=(1.0, -1.0)), "factors[1] = -1.0: expected times the load"),
+        (demand(factors=(0.0,)), "sum to 0, expected at most 100,000, one of them above 0"),
+        (replace(demand(shape="sine"), class_=(replace(CHAT, arrival=DIURNAL),)), "has times of its own"),
+        (replace(demand(shape="sine"), concurrency=3), "with a concurrency"),
+    ):
+        with pytest.raises(InputError) as error:
+            resolve(config)
+        assert says in str(error.value)
+    assert np.mean(WORKING_DAY) == pytest.approx(1) == pytest.approx(np.mean(SINE))

@@ -69,7 +69,7 @@ def test_every_scenario_file_is_tried_here():
     scenarios = {p.name for p in EXAMPLES.glob("*.toml")} - {
         "prices.toml"
     }  # what an API charges: tests/test_price_command.py
-    assert scenarios == {"claude_code.toml", "demo.toml", "mooncake.toml", "tenant_isolation.toml"}
+    assert scenarios == {"claude_code.toml", "day.toml", "demo.toml", "mooncake.toml", "tenant_isolation.toml"}
 
 
 def test_demo_meets_its_target():
@@ -77,6 +77,19 @@ def test_demo_meets_its_target():
     assert s["verdict"]["word"] == "meets"
     assert s["offered_per_s"] == pytest.approx(5.49, abs=0.005)
     assert s["coverage"]["extrapolated"] < 0.2
+
+
+def test_a_morning_needs_more_replicas_from_hour_to_hour():
+    """From half past seven to half past eight, with the pages' start-up time: 146 s, and 65.5 GB at 0.5 GB/s."""
+    prepared = api.prepare(load_scenario(EXAMPLES / "day.toml", ["workload.start_s=27000", "workload.duration_s=3600"]))
+    found = prepared.scenario
+    assert found.autoscale.start_s == pytest.approx(277, abs=0.5)
+    assert found.workload.start_s + (found.run.warmup_s or 0.0) == pytest.approx(7.5 * 3600)
+    s = api.run(prepared).report.summary
+    assert s["fleet"]["fewest"] == 1 < s["fleet"]["most"] < 4
+    assert s["fleet"]["starts"] >= 1
+    assert s["gpu_hours"] < 0.6 * s["fleet"]["gpu_hours_all"]
+    assert s["attainment"] > 0.9
 
 
 def test_claude_code_runs_whole_sessions_closed_loop(data_dir, monkeypatch):

@@ -291,6 +291,28 @@ def test_candidates_show_the_plan_and_the_front_of_those_that_meet():
     assert "the plan" not in [t.name for t in figures.candidates(lost).data]
 
 
+def test_every_fleet_that_was_tried_has_its_share_and_one_ended_early_its_upper_end():
+    document = plan()
+    early = {"mean": None, "low": None, "high": 0.93}
+    first, *others = document["candidates"]
+    document = plan(candidates=[{**first, "attainment": early, "usd_per_hour": 4.0}, *others])
+    figure = figures.shares_by_cost(document)
+    assert (trace(figure, "ended early: at most this").x, trace(figure, "ended early: at most this").y) == (
+        (2920.0,),
+        (93.0,),
+    )
+    shown = [c for c in others if c["verdict"] == "meets"]
+    assert trace(figure, "meets").x == tuple(730.0 * c["usd_per_hour"] for c in shown)
+    assert trace(figure, "meets").y == tuple(100 * c["attainment"]["mean"] for c in shown)
+    assert trace(figure, "meets").error_y.array == pytest.approx(
+        [100 * (c["attainment"]["high"] - c["attainment"]["mean"]) for c in shown]
+    )
+    assert (trace(figure, "the answer").x, trace(figure, "the answer").y) == ((5840.0,), trace(figure, "meets").y[:1])
+    assert trace(figure, "95 % asked for").y == (95.0, 95.0)
+    free = plan(candidates=[{**c, "usd_per_hour": None} for c in document["candidates"]])
+    assert trace(figures.shares_by_cost(free), "the answer").x == (2,)
+
+
 def test_growth_has_the_advised_fleet_beside_it():
     document = plan()
     figure = figures.growth(document)

@@ -413,5 +413,5 @@ def test_a_wrong_process_is_one_line(process, says: str) -> None:
 
 def test_what_has_no_meaning_with_processes_is_refused() -> None:
     for given, options in (({"policy": "clairvoyant"}, {}), ({}, {"record_cache": True})):
-        with pytest.raises(InputError, match=r"^processes with .*; expected a run without$"):
+        with pytest.raises(InputError, match=r"^processes \(.*\) with .*; expected a run without$"):
             run(FOUR, params(**given), UnitSteps(), processes=[polls], **options)

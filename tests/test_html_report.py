@@ -173,6 +173,10 @@ def test_a_workload_without_shared_text_says_so(folder: Path) -> None:
     run = load_run(folder)
     words = Page(of_run(replace(run, summary=run.summary | {"prefix_identity": False}))).text
     assert "every hit rate is 0 because it is unknown" in words
+    assert words.count("unknown") - Page(of_run(run)).text.count("unknown") == 1 + len(run.summary["classes"])
+    row = {"class": "other", "hit rate (block 16)": "unknown", "ceiling": "unknown"}
+    assert row.items() <= results.class_rows(run.summary | {"prefix_identity": False})[1].items()
+    assert results.class_rows(run.summary)[0]["hit rate (block 16)"].endswith(" %")
     assert "Where the prompt tokens went" not in words
 
 

@@ -179,6 +179,35 @@ def test_what_takes_too_long_is_stopped(folder, monkeypatch):
     assert job.failure().startswith("stopped after 0.2 s")
 
 
+def test_a_question_that_is_ended_keeps_what_it_had_found(folder, monkeypatch):
+    """The limit comes while the question works: what it knew by then is there, also after a restart, and it is asked
+    again as it would have been."""
+    says = '{"stage": "candidate", "row": 1}\n{"stage": "headl'  # the second is being written
+
+    def works(*arguments, job, **streams):
+        program = "import os, time; open(os.sys.argv[1], 'w').write(os.sys.argv[2]); time.sleep(600)"
+        return subprocess.Popen([sys.executable, "-c", program, job.file(".told"), says], start_new_session=True)
+
+    monkeypatch.setattr(runner, "_kvcast", works)
+    first = Runner(folder / "ended")
+    job = first.ask(["--users=3"])
+    while not job.told:
+        time.sleep(0.01)
+    assert job.running
+    assert not job.ended
+    monkeypatch.setattr(runner, "LIMIT_S", 0)
+    job.wait()
+    assert job.failure() == "stopped after 0 s: started again, it goes on from what it has simulated"
+    assert job.ended == job.failure()
+    assert [one["stage"] for one in job.told] == ["candidate", runner.ENDED]
+    later = Runner(folder / "ended")
+    assert later.asked(["--users=3"]).ended == later.find_asked(job.key).ended == job.ended
+    again = later.ask(["--users=3"])
+    again.wait()
+    assert again is not job
+    assert not Job(folder / "ended" / ("0" * 24), ("ask",)).ended, "of one that nobody asked"
+
+
 @pytest.mark.skipif(not system.PROCESSES.is_dir(), reason="memory of other processes is known on Linux")
 def test_what_holds_more_than_the_machine_has_is_stopped(folder, monkeypatch):
     monkeypatch.setattr(system, "machine_bytes", lambda: 50 << 20)

@@ -78,7 +78,7 @@ def test_the_report_has_a_table_of_its_shocks(run):
     page = of_run(run)
     assert "Shocks" in page
     assert "slow-replica x 3 at 100 s" in page
-    assert "Red: shocks" in page
+    assert "Orange: shocks" in page
     assert verdict.verdict(run.summary, run.scenario).headline != "Metastable."
     held = {**run.summary, "regime": "metastable"}
     assert verdict.verdict(held, run.scenario).headline == "Metastable."

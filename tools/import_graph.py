@@ -34,7 +34,7 @@ ROOMS = (
     ("sim.own",),
     ("sim.kvcache.policies",),
     ("sim.fleet.routers",),
-    ("sim.fleet.router",),
+    ("sim.fleet.router", "sim.scaling"),
     ("sim.scenario",),
     ("sim.kvcache",),
     ("sim.kvcache.groups",),

@@ -5,7 +5,7 @@
   python -m tools.screenshots --server http://localhost:8501      of a dashboard that runs already
 
 Shown is the bundled example with its plan; Ask has the answer that kvcast comes with, or a small question's; Cache and
-Compare have their button pressed, Workload its second class chosen."""
+Compare have their button pressed, Workload its second class chosen, Resilience a shock."""
 
 from __future__ import annotations
 
@@ -56,6 +56,10 @@ def compare(reader: Reader) -> None:
     _finished(reader, "Compare (")
 
 
+def resilience(reader: Reader) -> None:
+    reader.open("resilience").press("Run with this shock").see("Orange: the shock").rest()
+
+
 def calibration(reader: Reader) -> None:
     reader.open("calibration")
 
@@ -87,6 +91,7 @@ PAGES: dict[str, Callable[[Reader], None]] = {
     "Workload": workload,
     "Cache": cache,
     "Compare": compare,
+    "Resilience": resilience,
     "Calibration": calibration,
     "Timeline": timeline,
     "Life": life,

@@ -24,6 +24,8 @@ BOUNDS = {  # kind: {field: (lowest, highest)}
     "onoff": {"on_s": (1e-3, MAX_SECONDS), "off_s": (1e-3, MAX_SECONDS)},
     "diurnal": {"period_s": (1e-3, MAX_SECONDS)},
 }
+CURVED = ("gamma", "onoff")
+"""Kinds, beside diurnal, that may have a curve: their own time runs by it."""
 MAX_BURSTS = 1_000_000  #: of an on/off process
 MAX_ARRIVALS = 100_000_000
 
@@ -36,9 +38,9 @@ def check(arrival: Arrival, where: str) -> None:
         if not lowest <= value <= highest:
             raise expected(f"{where}.{name}", value, f"a number from {lowest:g} to {highest:g}")
     check_values(arrival, where)
-    for name, needed_by in (("curve", "diurnal"), ("times_s", "trace")):
+    for name, needed_by, other in (("curve", "diurnal", CURVED), ("times_s", "trace", ())):
         values = getattr(arrival, name)
-        if bool(values) != (arrival.kind == needed_by):
+        if bool(values) != (arrival.kind == needed_by) and not (values and arrival.kind in other):
             raise expected(
                 f"{where}.{name}",
                 list(values),
@@ -47,7 +49,7 @@ def check(arrival: Arrival, where: str) -> None:
         for i, value in enumerate(values):
             if not 0 <= value <= LARGEST:
                 raise expected(f"{where}.{name}[{i}]", value, f"a number from 0 to {LARGEST:g}")
-    if arrival.kind == "diurnal" and sum(arrival.curve) <= 0:
+    if arrival.curve and sum(arrival.curve) <= 0:
         raise expected(f"{where}.curve", list(arrival.curve), "at least one rate above 0")
 
 
@@ -59,13 +61,13 @@ def first(arrival: Arrival, rate: float, n: int, rng: np.random.Generator) -> np
     if arrival.kind == "trace":
         return np.sort(np.array(arrival.times_s, float))[:n] / rate
     if arrival.kind == "gamma":  # shape 1/cv^2 and mean 1/rate: the gaps' coefficient of variation is cv
-        return np.cumsum(rng.gamma(1 / arrival.cv**2, arrival.cv**2 / rate, n))
-    if arrival.kind == "onoff":
-        return _on_off(arrival, rate, n, rng)
-    unit = np.cumsum(rng.standard_exponential(n))
-    if arrival.kind == "diurnal":
-        return _diurnal(arrival, rate, unit)
-    return unit / rate
+        times_s = np.cumsum(rng.gamma(1 / arrival.cv**2, arrival.cv**2 / rate, n))
+    elif arrival.kind == "onoff":
+        times_s = _on_off(arrival, rate, n, rng)
+    else:
+        unit = np.cumsum(rng.standard_exponential(n))
+        return _by_curve(arrival, rate, unit) if arrival.curve else unit / rate
+    return _by_curve(arrival, rate, times_s * rate) if arrival.curve else times_s
 
 
 def _on_off(arrival: Arrival, rate: float, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -91,9 +93,9 @@ def _on_off(arrival: Arrival, rate: float, n: int, rng: np.random.Generator) -> 
     return on_time + np.cumsum(off)[np.searchsorted(np.cumsum(lengths), on_time, side="right")]
 
 
-def _diurnal(arrival: Arrival, rate: float, unit: np.ndarray) -> np.ndarray:
-    """Non-homogeneous Poisson by time change: the curve's slots share the period evenly, its mean is scaled to
-    `rate`."""
+def _by_curve(arrival: Arrival, rate: float, unit: np.ndarray) -> np.ndarray:
+    """Times of a process of rate 1 (`unit`) by time change: the curve's slots share the period evenly, its mean is
+    scaled to `rate`. Of a Poisson process it is the non-homogeneous one, exactly."""
     curve = np.array(arrival.curve, float)
     expected_by = (
         np.concatenate([[0.0], np.cumsum(curve / curve.sum())]) * rate * arrival.period_s

@@ -119,10 +119,10 @@ def _check_bounds(config: WorkloadConfig) -> None:
             f"[workload] skip_ended_s = {config.skip_ended_s:g}, expected 0 with a concurrency: when its sessions are"
             " over is not known before the run"
         )
-    if config.start_s and not any(c.arrival.kind == "diurnal" for c in config.class_):
+    if config.start_s and not any(c.arrival.curve for c in config.class_):
         raise InputError(
             f"[workload] start_s = {config.start_s:g}, expected it with a mix in which a class follows the clock"
-            ' (arrival.kind = "diurnal"), or a trace'
+            " (arrival.curve, or [workload.demand]), or a trace"
         )
 
 
@@ -134,7 +134,7 @@ def _check_pace(config: WorkloadConfig) -> None:
         where = f"[[workload.class]] {c.name!r}: arrival.{asked[0]}"
         if len(config.class_) > 1 or config.requests is None or config.duration_s is not None:
             raise InputError(f"{where} is for a mix of one class that ends after [workload] requests, not duration_s")
-        if c.arrival.kind not in ("poisson", "gamma") or len(asked) > 1:
+        if c.arrival.kind not in ("poisson", "gamma") or c.arrival.curve or len(asked) > 1:
             raise InputError(f"{where} is for poisson or gamma arrivals, and not for exact and ramp_to together")
 
 

@@ -20,6 +20,7 @@ from workloads.limits import (
 
 CHARACTERS = Limit(0.1, 100, "0.1 to 100")
 MARKERS = Limit(1, 1000, "1 to 1,000")
+MAX_FACTOR = 1e6  #: of a demand
 POOLED = "pooled"
 """What verdicts call all classes together, so no class's name."""
 
@@ -52,8 +53,10 @@ class Arrival:
     cv: float = key(1.0, "coefficient of variation of the gaps, for gamma")
     on_s: float = key(0.0, "mean length of a burst, for onoff")
     off_s: float = key(0.0, "mean silence between bursts, for onoff")
-    curve: tuple[float, ...] = key((), "relative rate over one period, for diurnal")
-    period_s: float = key(86400.0, "length of the diurnal period")
+    curve: tuple[float, ...] = key(
+        (), "relative rate over one period, for diurnal; with gamma and onoff their time runs by it"
+    )
+    period_s: float = key(86400.0, "length of the curve's period")
     times_s: tuple[float, ...] = key((), "arrival times of sessions, for trace")
     exact: bool = key(
         False,
@@ -115,6 +118,27 @@ class Surge:
     more: float = key(0.0, "how many more sessions of the mix, as a share of its own: 1 is twice the load")
     of: str = key("", "the class that they are of; empty: all of them")
     storm: MixClass | None = key(None, "or sessions of this class, which the mix has not")
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The load over time. Exactly one of shape, file and factors."""
+
+    shape: str | None = key(
+        None,
+        "a named day of mean 1: working-day (its peak, 2.66 times the mean, measured; its shape judged) or sine (0.5 to"
+        " 1.5 times, highest at noon)",
+        choices=("working-day", "sine"),
+    )
+    file: str | None = key(
+        None, "a recorded curve, CSV with columns time_s (from 0) and factor; a factor holds until the next row's time"
+    )
+    factors: tuple[float, ...] = key((), "times the load, in slots of equal length over period_s")
+    period_s: float | None = key(
+        None,
+        "after how long it repeats; default: a day, or where a file ends, its last row being as long as the one before",
+        SECONDS,
+    )
 
 
 @dataclass(frozen=True)
@@ -214,6 +238,7 @@ class WorkloadConfig:
         " say, or asked for where they can mean either",
         choices=("whole", "delta"),
     )
+    demand: Demand | None = key(None, "[workload.demand]: a mix's load over time, times its rate")
     surge: tuple[Surge, ...] = key((), "made from [[shock]] tables of load: set those instead")
     tokenizer: str | None = key(
         None, "conversations: a local tokenizer.json that counts their tokens; default: chars_per_token"

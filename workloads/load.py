@@ -121,6 +121,7 @@ def _check(config: WorkloadConfig) -> None:
             config.end_s,
             f"a time after start_s = {config.start_s:g}",
         ),
+        (config.demand is not None, "demand", "a table", "a mix with it: a trace has its own times"),
         (config.skip_ended_s > 0, "skip_ended_s", config.skip_ended_s, "a mix with it"),
         (
             config.loop == "concurrency" and config.concurrency is None,

@@ -19,6 +19,7 @@ from workloads import arrivals, dists, steady
 from workloads.check import check, class_rates, loop_of
 from workloads.columns import SCOPES, Workload
 from workloads.config import MixClass, WorkloadConfig
+from workloads.demand import applied
 from workloads.errors import InputError
 from workloads.limits import MAX_SECONDS, WITHIN
 from workloads.prompt import Parts, Texts, TreeBuilder, Use
@@ -43,6 +44,7 @@ def resolve(config: WorkloadConfig) -> WorkloadConfig:
             if getattr(config, f.name) != getattr(default, f.name)
         }
         config = replace(load_preset(config.preset), **changed)
+    config = applied(config)
     check(config)
     return config
 

@@ -74,7 +74,7 @@ def offered_per_s(config: WorkloadConfig, start_s: float, end_s: float) -> float
 
 def clock_share(c: MixClass, start_s: float, end_s: float) -> float:
     """The mean of a class's curve between two times, over its mean."""
-    if c.arrival.kind != "diurnal" or end_s <= start_s:
+    if not c.arrival.curve or end_s <= start_s:
         return 1.0
     curve, period_s = np.array(c.arrival.curve, float), c.arrival.period_s
     by = np.concatenate([[0.0], np.cumsum(curve / curve.sum())])
@@ -88,7 +88,7 @@ def clock_share(c: MixClass, start_s: float, end_s: float) -> float:
 
 def period_s(config: WorkloadConfig) -> float:
     """The longest period that a class follows; 0 when none follows the clock."""
-    return max((c.arrival.period_s for c in config.class_ if c.arrival.kind == "diurnal"), default=0.0)
+    return max((c.arrival.period_s for c in config.class_ if c.arrival.curve), default=0.0)
 
 
 def common_period_s(config: WorkloadConfig) -> float:
@@ -97,7 +97,7 @@ def common_period_s(config: WorkloadConfig) -> float:
 
     Raises InputError where that is longer than any run.
     """
-    periods = [c.arrival.period_s for c in config.class_ if c.arrival.kind == "diurnal"]
+    periods = [c.arrival.period_s for c in config.class_ if c.arrival.curve]
     whole_s = math.lcm(*(max(round(1000 * one), 1) for one in periods)) / 1000 if periods else 0.0
     if whole_s > MAX_COMMON_S:
         raise InputError(
@@ -112,11 +112,7 @@ def busiest(config: WorkloadConfig, length_s: float) -> float:
     whole_s = common_period_s(config)
     slots = np.unique(
         np.concatenate(
-            [
-                np.arange(0, whole_s, c.arrival.period_s / len(c.arrival.curve))
-                for c in config.class_
-                if c.arrival.kind == "diurnal"
-            ]
+            [np.arange(0, whole_s, c.arrival.period_s / len(c.arrival.curve)) for c in config.class_ if c.arrival.curve]
         )
     )
     starts = np.unique(np.round(np.concatenate([slots, slots - length_s]) % whole_s, 6))

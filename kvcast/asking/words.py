@@ -166,14 +166,14 @@ def gives_way(card: dict[str, Any]) -> list[str]:
     if found is None:
         return []
     what = " or ".join([found["resource"], *found["rivals"]]) if found["resource"] else "no single resource"
+    first = "Gives way" if found["words"] is None else f"Gives way first: {what},"  # what binds is looked at later
     if found["at_least"]:
         return [f"Nothing gives way up to {found['next_gpu_users']:,} users, the most that were looked at."]
     until = " (it would not come back from a burst)" if found["because"] == "recovery" else ""
     more = card["answer"]["usd_per_month_per_replica"]
     cost = "" if more is None else f" (a replica more: {text.usd(more)} a month)"
     return [
-        f"Gives way first: {what}, at {found['users']:,} users. Next GPU needed above {found['next_gpu_users']:,}"
-        f" users{until}{cost}."
+        f"{first} at {found['users']:,} users. Next GPU needed above {found['next_gpu_users']:,} users{until}{cost}."
     ]
 
 

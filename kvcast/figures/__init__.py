@@ -35,13 +35,13 @@ from kvcast.figures.comparison import differences
 from kvcast.figures.latency import latency_cdf
 from kvcast.figures.latency_time import latency_over_time
 from kvcast.figures.life import life_memory, life_prompts
-from kvcast.figures.plan_candidates import candidates
+from kvcast.figures.plan_candidates import candidates, shares_by_cost
 from kvcast.figures.plan_growth import binding, growth
-from kvcast.figures.replicas import replica_load
+from kvcast.figures.replicas import replica_load, replicas_over_time
 from kvcast.figures.resilience import branches
 from kvcast.figures.style import marked
 from kvcast.figures.timeline import PHASES, by_replica, in_system, lives, lives_of, queue, request_life, window_of
-from kvcast.figures.users import within_limits_by_users
+from kvcast.figures.users import latency_by_users, within_limits_by_users
 from kvcast.figures.workload import arrivals, prompt_layers
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "in_system",
     "kv_occupancy",
     "latency_by_rate",
+    "latency_by_users",
     "latency_cdf",
     "latency_over_time",
     "life_memory",
@@ -77,8 +78,10 @@ __all__ = [
     "prompt_layers",
     "queue",
     "replica_load",
+    "replicas_over_time",
     "request_life",
     "residuals",
+    "shares_by_cost",
     "tokens_by_scope",
     "value_of_memory",
     "window_of",

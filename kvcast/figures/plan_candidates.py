@@ -1,6 +1,7 @@
 """The candidates of a plan: what each costs and attains, and which of them nothing beats.
 
 >>> candidates(plan("examples/demo.toml"))
+>>> shares_by_cost(plan("examples/demo.toml"))
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import plotly.graph_objects as go
 
 from kvcast import text
 from kvcast.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, Document, literal, log_ticks, span, styled
+from sim.measure.money import HOURS_A_MONTH
 
 VERDICTS = {  # of a candidate -> its colour and marker: told apart by shape too
     "meets": (GREEN, "circle"),
@@ -67,21 +69,7 @@ def candidates(plan: Document) -> go.Figure:
             )
     best = _answer(plan, shown)
     if best is not None:
-        figure.add_trace(
-            go.Scatter(
-                x=[best["ttft_ms_p99"]],
-                y=[best[cost_of]],
-                name="the plan",
-                mode="markers",
-                hoverinfo="skip",
-                marker={
-                    "color": "rgba(0,0,0,0)",
-                    "size": 18,
-                    "symbol": "circle",
-                    "line": {"color": BLUE, "width": 2.5},
-                },
-            )
-        )
+        figure.add_trace(_ring(best["ttft_ms_p99"], best[cost_of], "the plan"))
     low, high = span(figure)
     ticks = log_ticks(low, high)
     figure.update_xaxes(
@@ -93,6 +81,98 @@ def candidates(plan: Document) -> go.Figure:
     )
     figure.update_yaxes(title=f"cost ({unit})", rangemode="tozero")
     return styled(figure, "Candidates: cost against latency")
+
+
+ENDED = "ended early: at most this"
+
+
+def shares_by_cost(plan: Document) -> go.Figure:
+    """Share of requests within the limits on every fleet that was tried, against its cost: USD a month, GPUs where no
+    price is set. Of one whose run was ended early the share's upper end is known."""
+    priced = all(c["usd_per_hour"] is not None for c in plan["candidates"])
+    figure = go.Figure()
+    kinds = {**VERDICTS, ENDED: (GREY, "triangle-down-open")}
+    shown = [c for c in plan["candidates"] if c["attainment"]["high"] is not None]
+
+    def kind(c: Document) -> str:
+        return ENDED if c["attainment"]["mean"] is None else c["verdict"]
+
+    def cost(c: Document) -> float:
+        return c["usd_per_hour"] * HOURS_A_MONTH if priced else c["gpus"]
+
+    def share(c: Document) -> float:
+        found = c["attainment"]
+        return 100 * (found["high"] if found["mean"] is None else found["mean"])
+
+    target = 100 * (plan["slo"]["attainment"] or 0.0)
+    ends = [min(map(cost, shown), default=1.0), max(map(cost, shown), default=1.0)]
+    figure.add_trace(
+        go.Scatter(
+            x=[ends[0] / 1.3, ends[1] * 1.3],
+            y=[target] * 2,
+            name=f"{target:g} % asked for",
+            mode="lines",
+            line={"color": GREY, "dash": "dash", "width": 1.5},
+            hoverinfo="skip",
+        )
+    )
+    for name, (colour, symbol) in kinds.items():
+        mine = [c for c in shown if kind(c) == name]
+        if not mine:
+            continue
+        known = {} if name == ENDED else {"error_y": _interval(mine)}
+        figure.add_trace(
+            go.Scatter(
+                x=[cost(c) for c in mine],
+                y=[share(c) for c in mine],
+                name=name,
+                mode="markers",
+                marker={"color": colour, "symbol": symbol, "size": 10},
+                text=[_fleet(c) for c in mine],
+                hovertemplate="%{text}<br>%{y:.1f} % within limits<extra>" + name + "</extra>",
+                **known,
+            )
+        )
+    best = _answer(plan, shown)
+    if best is not None:
+        figure.add_trace(_ring(cost(best), share(best), "the answer"))
+    ticks = log_ticks(ends[0] / 1.3, ends[1] * 1.3)
+    figure.update_xaxes(
+        title="cost (USD a month, log scale)" if priced else "GPUs (log scale)",
+        type="log",
+        range=[np.log10(ends[0] / 1.3), np.log10(ends[1] * 1.3)],
+        tickvals=ticks,
+        ticktext=[f"{t:,.12g}" for t in ticks],
+    )
+    figure.update_yaxes(title="requests within the limits (%)")
+    return styled(figure, "Fleets that were tried: cost against service")
+
+
+def _interval(rows: Sequence[Document]) -> dict[str, object]:
+    """Error bars in percent."""
+    found = [c["attainment"] for c in rows]
+    return {
+        "array": [100 * (one["high"] - one["mean"]) for one in found],
+        "arrayminus": [100 * (one["mean"] - one["low"]) for one in found],
+        "thickness": 1.5,
+        "width": 4,
+    }
+
+
+def _fleet(candidate: Document) -> str:
+    each = candidate["gpus"] // candidate["replicas"]
+    return f"{candidate['gpus']} GPUs, {candidate['replicas']} x {each}"
+
+
+def _ring(x: float, y: float, name: str) -> go.Scatter:
+    return go.Scatter(
+        x=[x],
+        y=[y],
+        name=name,
+        mode="markers",
+        hoverinfo="skip",
+        marker={"color": "rgba(0,0,0,0)", "size": 18, "symbol": "circle", "line": {"color": BLUE, "width": 2.5}},
+    )
 
 
 def _told(candidate: Document) -> str:

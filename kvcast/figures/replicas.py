@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
-from kvcast.figures.style import DECODE, HIT, PREFILL, Columns, Document, styled
+from kvcast.figures.style import BLUE, DECODE, GREEN, HIT, PREFILL, Columns, Document, styled
 
 
 def replica_load(document: Document, requests: Columns) -> go.Figure:
@@ -48,3 +48,34 @@ def replica_load(document: Document, requests: Columns) -> go.Figure:
     figure.update_xaxes(title="replica", dtick=max(1, replicas // 16))
     figure.update_yaxes(title="tokens per second (tokens/s)", tickformat=",")
     return styled(figure, f"Load per replica{uneven}").update_layout(legend={"traceorder": "normal"})
+
+
+def replicas_over_time(timeline: Columns) -> go.Figure:
+    """Replicas that hold their GPUs, and the requests in the fleet, whose greatest number is drawn at the height of the
+    greatest number of replicas.
+
+    timeline: of a run whose fleet changes, with `replicas_held`.
+    """
+    held, here = timeline["replicas_held"], timeline["running"] + timeline["waiting"]
+    peak = int(np.max(here, initial=0))
+    scale = float(np.max(held, initial=1)) / max(peak, 1)
+    figure = go.Figure()
+    for label, values, shown, colour, unit in (
+        ("replicas", held, held, GREEN, "replicas"),
+        (f"requests in the fleet, at most {peak:,}", here * scale, here, BLUE, "requests"),
+    ):
+        figure.add_trace(
+            go.Scatter(
+                x=timeline["t_s"],
+                y=values,
+                customdata=shown,
+                name=label,
+                mode="lines",
+                line={"color": colour, "width": 2 if colour == GREEN else 1.2, "shape": "hv"},
+                hovertemplate=f"%{{customdata:,}} {unit}<extra></extra>",
+            )
+        )
+    figure.update_yaxes(title="replicas", rangemode="tozero")
+    figure.update_xaxes(title="time (s)")
+    figure.update_layout(hovermode="x unified")
+    return styled(figure, "Replicas and load")

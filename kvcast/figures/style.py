@@ -94,8 +94,8 @@ def unjudged(figure: go.Figure, until: float) -> go.Figure:
 
 
 def marked(figure: go.Figure, document: Document) -> go.Figure:
-    """The figure of something over the run's clock with its warm-up in grey, its shocks in red and when the fleet was
-    back from each. document: a run's summary."""
+    """The figure of something over the run's clock with its warm-up in grey, its shocks in orange and when the fleet
+    was back from each. document: a run's summary."""
     begins_s = document["window"]["start_s"]
     unjudged(figure, begins_s)
     for row in document.get("shocks", ()):
@@ -105,14 +105,14 @@ def marked(figure: go.Figure, document: Document) -> go.Figure:
         if row["lasts_s"]:
             figure.add_vrect(x0=start_s, x1=stop_s, fillcolor=VERMILLION, opacity=0.18, line_width=0, layer="below")
         figure.add_vline(
-            x=start_s, line={"color": VERMILLION, "width": 1.5}, annotation=told, annotation_position="top left"
+            x=start_s, line={"color": VERMILLION, "width": 1.5}, annotation=told, annotation_position="top right"
         )
         if row["recovered_s"] is not None:
             figure.add_vline(
                 x=stop_s + row["recovered_s"],
                 line={"color": GREEN, "width": 1.5, "dash": "dash"},
                 annotation={"text": "back", "font": {"size": 11}},
-                annotation_position="top right",
+                annotation_position="bottom right",  # a shock that is soon over has its own name above
             )
     return figure
 

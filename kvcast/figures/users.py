@@ -1,4 +1,4 @@
-"""How far an answer reaches: users against the share of requests within their limits.
+"""How far an answer reaches: users against the share of requests within their limits, and against what they wait.
 
 >>> within_limits_by_users(ask(use="chat", users=300))
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
+from kvcast.figures.capacity import latency_by_rate
 from kvcast.figures.style import BLUE, GREEN, GREY, PURPLE, Document, interval_band, styled
 
 
@@ -43,6 +44,18 @@ def within_limits_by_users(card: Document) -> go.Figure:
     figure.update_xaxes(title="users at once", rangemode="tozero")
     figure.update_yaxes(title="requests within the limits (%)", range=[bottom, 101])
     return styled(figure, "How many users this fleet serves")
+
+
+def latency_by_users(card: Document) -> go.Figure:
+    """TTFT and TPOT, p50 and p99, at every load that the card's fleet was simulated at, in users, with their limits."""
+    plan, capacity = card["plan"], card["plan"]["capacity"]
+    factor = card["load"]["users"] / capacity["offered_rate_per_s"]
+    told = {name: capacity[name] and capacity[name] * factor for name in ("offered_rate_per_s", "slo_capacity_per_s")}
+    rows = sorted(({**row, "load": row["load"] * factor} for row in plan["rates"]), key=lambda row: row["load"])
+    figure = latency_by_rate({**plan, "rates": rows, "capacity": {**told, "unit": "users"}})
+    figure.update_xaxes(title="users at once")
+    figure.for_each_trace(lambda trace: trace.update(showlegend=not trace.text))  # a limit has its name on its line
+    return styled(figure, "What users wait for")
 
 
 def _line(x: list[float], y: list[float], name: str, colour: str, dash: str = "dash") -> go.Scatter:

@@ -99,7 +99,7 @@ def prompt_layers(bars: Mapping[str, Sequence[Part]], reusable: Mapping[str, flo
     figure.update_layout(barmode="overlay", bargap=0.25)
     figure.update_xaxes(title="tokens of the average prompt", rangemode="tozero")
     figure.update_yaxes(autorange="reversed")
-    return styled(figure, "What a prompt is made of").update_layout(height=110 + 75 * len(bars))
+    return styled(figure, "What a prompt is made of").update_layout(height=150 + 75 * len(bars))
 
 
 def arrivals(

@@ -5,7 +5,7 @@ reload, another session or the same question tomorrow find the finished answer, 
 
     KEY.toml  the scenario      KEY/      what --out wrote (run, plan, sweep)
     KEY.json  what --json said  KEY.log   stderr      KEY.progress  how far it is
-    KEY.told  what `ask` knows so far: one JSON document a line
+    KEY.told  what `ask` knows so far: one JSON document a line; the last of one that was ended says why
 
 `ask` has no scenario file: its question is in its words, and KEY.toml keeps them in a comment.
 
@@ -48,6 +48,8 @@ PREPARE = "KVCAST_PREPARE"
 """Environment variable that `kvcast dashboard` sets, unless it is there: compute the example's plan before anybody
 asks."""
 LIMIT_S, LOOK_S = 900, 0.25
+GOES_ON = "started again, it goes on from what it has simulated"
+TAKES_LESS = "fewer requests, or a lower rate, take less"
 MEMORY_LIMIT_BYTES = 16 << 30
 FILE_LIMIT_BYTES = 4 << 30
 MAX_WAITING = 20
@@ -55,6 +57,8 @@ UPLOAD_LIMIT_BYTES = 64 << 20
 UPLOAD_TYPES = (".jsonl", ".json", ".csv", ".tar", ".tar.xz")
 UPLOADED = re.compile(r"\buploads/[0-9a-f]{24}/")
 CANCELLED = "cancelled"
+ENDED = "ended"
+"""The stage of the last thing told by a question that came to no answer."""
 ASKED = "# kvcast "
 
 
@@ -119,6 +123,13 @@ class Job:
         except OSError:
             return []
         return [json.loads(line) for line in lines[:-1]]
+
+    @property
+    def ended(self) -> str:
+        """Why a question came to no answer, where it knew something by then; also found on the disk, after a
+        restart."""
+        told = [] if self.running or self.answered else self.told
+        return str(told[-1]["why"]) if told and told[-1]["stage"] == ENDED else ""
 
     def wait(self) -> None:
         if self.thread is not None:
@@ -188,7 +199,7 @@ class Runner:
         key = key_of(scenario_toml, command)
         with self._lock:
             job = self._jobs.get(key)
-            if job is None and (found := Job(self.root / key, command)).answered:
+            if job is None and ((found := Job(self.root / key, command)).answered or found.ended):
                 job = self._jobs[key] = found
             return job
 
@@ -212,8 +223,8 @@ class Runner:
         return self.existing(asked_in(words), "ask", *words)
 
     def find_asked(self, key: str) -> Job | None:
-        """The question that a link names: in progress or answered. Anything that is no key of a question here is
-        None."""
+        """The question that a link names: in progress, answered, or ended with something found. Anything that is no key
+        of a question here is None."""
         if not KEY.fullmatch(key):
             return None
         with self._lock:
@@ -222,7 +233,7 @@ class Runner:
             job = Job(self.root / key)
             line = job.scenario_toml.partition("\n")[0] if job.file(".toml").is_file() else ""
             job.command = tuple(shlex.split(line.removeprefix(ASKED))) if line.startswith(ASKED) else ()
-        return job if job.command[:1] == ("ask",) and (job.running or job.answered) else None
+        return job if job.command[:1] == ("ask",) and (job.running or job.answered or job.ended) else None
 
     def cancel(self, job: Job) -> None:
         if job.running:
@@ -271,6 +282,8 @@ class Runner:
         said.unlink(missing_ok=True)
         if not answered and not job.stop.is_set():
             job.why_not = why_ended or self._reason(job)
+        if not answered and (why_ended or job.stop.is_set()):
+            _keep_told(job, job.why_not or "the server was stopped")
 
     def _wait(self, job: Job, process: subprocess.Popen) -> str:
         """Wait until the process ends; end it, and whatever it started, when it is to stop, takes too long or holds
@@ -281,7 +294,8 @@ class Runner:
             while process.poll() is None:
                 stopped, now_s = job.stop.wait(0.05), time.monotonic()
                 if now_s - began_s > LIMIT_S:
-                    why = f"stopped after {LIMIT_S} s: fewer requests, or a lower rate, take less"
+                    goes_on = job.command[0] in WITH_FOLDER and job.command[0] != "run"
+                    why = f"stopped after {LIMIT_S} s: {GOES_ON if goes_on else TAKES_LESS}"
                 elif now_s - looked_s > LOOK_S:
                     looked_s = now_s
                     if self._memory.beyond(job.key, process.pid):
@@ -329,6 +343,13 @@ class Runner:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, content)
         return path
+
+
+def _keep_told(job: Job, why: str) -> None:
+    """Of a question that is ended: what it knew by then, and why that is all."""
+    if told := job.told:
+        lines = [json.dumps(one, ensure_ascii=False) for one in [*told, {"stage": ENDED, "why": why}]]
+        replace_file(job.file(".told"), "".join(f"{line}\n" for line in lines).encode())
 
 
 def key_of(scenario_toml: str, command: tuple[str, ...]) -> str:

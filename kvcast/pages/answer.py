@@ -19,6 +19,7 @@ from kvcast import figures, text
 from kvcast.figures.comparison import name_of
 from kvcast.pages.results import MARK, mark_of_share, plain, plot, verdict_rows
 from kvcast.planner import words
+from kvcast.planner.words import beyond
 from kvcast.present.terms import TERMS
 from kvcast.present.verdict import deciding, layout_rows, share_of, why_not
 
@@ -220,6 +221,8 @@ def spare(plan: Document) -> None:
         st.success(plain(f"{told}: enough."), icon=":material/check_circle:")
     else:
         st.warning(plain(f"{told}: {survives}."), icon=":material/warning:")
+    if itself := beyond.failure(dict(plan)):
+        st.caption(plain(f"{itself[:1].upper()}{itself[1:]}."))
 
 
 def launch(plan: Document) -> None:

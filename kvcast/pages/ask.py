@@ -9,38 +9,22 @@ a bound by arithmetic at once, fleets as they are judged, the headline, the rest
 from __future__ import annotations
 
 import json
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import streamlit as st
 
-from kvcast import text
 from kvcast.asking import bound, words
 from kvcast.asking.card import first
 from kvcast.asking.question import Asked, Question
-from kvcast.config import scenario_from_doc
 from kvcast.jobs import allowed, example, link
 from kvcast.jobs.runner import Job, Runner, without_paths
-from kvcast.pages import address, ask_card, ask_form, ask_words, results, share, shell
+from kvcast.pages import address, ask_card, ask_folds, ask_form, ask_words, share, shell
 from kvcast.pages.ask_words import Words
-from kvcast.pages.edit import settings
 from kvcast.pages.results import plain
+from kvcast.planner.progress import CANDIDATE
 from workloads.errors import InputError
 
-FOLDS: Mapping[str, tuple[str, str, str]] = {
-    "What your users would feel": (
-        *("Plan", "Run it and look"),
-        "one run of this fleet: its latencies, over time and by class",
-    ),
-    "Is the cache worth it": (
-        *("Cache", "Look at its cache"),
-        "what was hit, of what could be, and what the memory is worth in GPUs",
-    ),
-    "Prompt order": ("Workload", "Look at its prompts", "the layers of a prompt, and what their order costs"),
-    "All settings": ("Plan", "Open them all", "every setting of the scenario underneath, and other pages on it"),
-}
-"""Title -> the page it opens, the button, and what is there."""
 LINK = "ask.link"
 ELSEWHERE = "The run that this link names is not on this server, or no longer; below is the example."
 CHANGED = "The question has changed since this answer"
@@ -79,6 +63,9 @@ def show(pages: Mapping[str, Any], came_from: str) -> None:
     else:
         if found is not None and (shown is None or shown.command != _command(asked)):
             _first(found)
+        if (ended := state["ask.ended"]) is not None:
+            _ended(ended)
+            ask_card.candidates(ended.told)
         if shown is not None:
             _answer(runner, shown, asked, pages)
 
@@ -100,7 +87,16 @@ def _open(runner: Runner, came_from: str) -> None:
     """A new session, and one whose address was changed by the browser, asks what its address says."""
     state, params = st.session_state, st.query_params.to_dict()
     if "ask.words" not in state:
-        state.update({"ask.words": {}, "ask.pending": None, "ask.shown": None, "ask.problem": "", "ask.of_link": ""})
+        state.update(
+            {
+                "ask.words": {},
+                "ask.pending": None,
+                "ask.shown": None,
+                "ask.ended": None,
+                "ask.problem": "",
+                "ask.of_link": "",
+            }
+        )
     elif not (
         address.gone_back(state.get("ask.kept", {}), LINK)
         if came_from == "Ask"
@@ -120,7 +116,7 @@ def _open(runner: Runner, came_from: str) -> None:
         state["ask.of_link"], asked = str(error), dict(example.QUESTION)
         ask_form.adopt(asked)
     state["ask.words"], state["ask.pending"] = asked, None
-    state["ask.shown"] = job if job is not None and job.done else None
+    state["ask.shown"] = job if job is not None and _found(job) is not None else None
     if job is not None and job.running:
         state["ask.pending"] = job
 
@@ -136,20 +132,42 @@ def start(runner: Runner, asked: Words) -> None:
 
 
 def _settle(runner: Runner, asked: Words) -> None:
-    """Put a finished answer on show, keep the one line of a failed one, and find the one that is there already."""
+    """Put a finished answer on show, or what an ended one had found; keep the one line of a failed one, and find the
+    one that is there already."""
     state = st.session_state
     pending: Job | None = state["ask.pending"]
+    state["ask.ended"] = None
     if pending is not None and not pending.running:
         state["ask.pending"] = None
-        if pending.done:
-            state["ask.shown"] = pending
-        else:
+        if not _on_show(pending):
             state["ask.problem"] = pending.failure()
     if state["ask.pending"] is None and asked and (job := runner.asked(ask_words.argv(asked))) is not None:
         if job.running:
             state["ask.pending"] = job
-        elif job.done:
-            state["ask.shown"], state["ask.problem"] = job, ""
+        else:
+            _on_show(job)
+
+
+def _on_show(job: Job) -> bool:
+    """Show what the job has: its card, as far as it came, or the fleets that were judged; False when it has nothing."""
+    state = st.session_state
+    if _found(job) is not None:
+        state["ask.shown"], state["ask.problem"] = job, ""
+        return True
+    if job.ended and any(one["stage"] == CANDIDATE for one in job.told):
+        state["ask.ended"], state["ask.problem"] = job, ""
+        return True
+    return False
+
+
+def _found(job: Job) -> dict[str, Any] | None:
+    """The job's card; of one that was ended, as far as it came."""
+    return job.document() if job.done else _card_of(job.told) if job.ended else None
+
+
+def _card_of(told: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The last card that was told."""
+    return next((one["card"] for one in reversed(told) if "card" in one), None)
 
 
 def _share(runner: Runner, asked: Words, place: Any, pages: Mapping[str, Any]) -> None:
@@ -187,9 +205,8 @@ def _stream(runner: Runner, job: Job) -> None:
     """Progress, Cancel, and what is known so far."""
     told = job.told
     shell.progress(runner, job)
-    cards = [one["card"] for one in told if "card" in one]
-    if cards:
-        ask_card.show(_without_paths(runner, cards[-1]), _apply_in(runner), settled=False)
+    if (found := _card_of(told)) is not None:
+        ask_card.show(_without_paths(runner, found), _apply_in(runner), ask_card.LOOKED_AT_NOW)
         return
     for one in told:
         if one["stage"] == "bound":
@@ -204,16 +221,31 @@ def _first(found: Mapping[str, Any]) -> None:
 
 
 def _answer(runner: Runner, job: Job, asked: Words, pages: Mapping[str, Any]) -> None:
-    card = _without_paths(runner, job.document())
+    raw = _found(job)
+    assert raw is not None
+    card = _without_paths(runner, raw)
+    if job.ended:
+        _ended(job)
     if job.command != _command(asked):
         told, back = st.columns([5, 1], vertical_alignment="center")
         told.info(f"{CHANGED}, which is of: {plain(_said(runner, job))}", icon=":material/edit:")
         if back.button("Back to it", width="stretch", on_click=_return_to, args=(job,), key="ask.back"):
             st.rerun()
-    ask_card.show(card, _apply_in(runner), settled=True)
+    ask_card.show(card, _apply_in(runner), ask_card.NOT_LOOKED_AT if job.ended else "")
     if example.PREPARED in card:
         _prepared(runner, job, card[example.PREPARED])
-    _folds(runner, job, card, pages)
+    ask_folds.draw(card, raw, _said(runner, job), pages)
+
+
+def _ended(job: Job) -> None:
+    """Of a question that came to no end: why, and how it goes on."""
+    why = job.ended.partition(":")[0]
+    go = ask_form.GO[ask_form.REACH if any(one.startswith("--gpus") for one in job.command) else ask_form.NEED]
+    st.warning(
+        f"{plain(why[:1].upper() + why[1:])}. Below is what it had found by then; **{go}** goes on from what it has"
+        " simulated.",
+        icon=":material/warning:",
+    )
 
 
 def _prepared(runner: Runner, job: Job, about: Mapping[str, Any]) -> None:
@@ -262,62 +294,3 @@ def _apply_in(runner: Runner) -> ask_card.Apply:
         start(runner, asked)
 
     return apply
-
-
-def _folds(runner: Runner, job: Job, card: Mapping[str, Any], pages: Mapping[str, Any]) -> None:
-    for title, (page, label, told) in FOLDS.items():
-        with st.expander(title):
-            line, button = st.columns([5, 1], vertical_alignment="center")
-            line.markdown(plain(f"{told[:1].upper()}{told[1:]}.") + _more(title, card))
-            if button.button(label, key=f"ask.fold.{title}", width="stretch"):
-                _look(job.document())
-                st.switch_page(pages[page])
-    with st.expander("Where the numbers come from"):
-        _sources(runner, job, card)
-
-
-def _more(title: str, card: Mapping[str, Any]) -> str:
-    """What the card itself says about it."""
-    if title == "What your users would feel":
-        rows = [row for row in card["plan"]["candidates"] if row["replicas"] == card["answer"]["replicas"]]
-        rows = [row for row in rows if row["gpus"] == card["answer"]["gpus"] and row["ttft_ms_p99"] is not None]
-        if rows:
-            ttft, tpot = (text.milliseconds(rows[0][f"{name}_ms_p99"]) for name in ("ttft", "tpot"))
-            return plain(
-                f" On this fleet one request in a hundred waits longer than {ttft} for its first token, or than"
-            ) + plain(f" {tpot} for each one after it.")
-    if title == "Is the cache worth it" and not card["sharing_known"]:
-        return plain(" The source of this use says nothing about shared text: only the system prompt can hit here.")
-    return ""
-
-
-def _look(card: Mapping[str, Any]) -> None:
-    """The answer's fleet in the sidebar of the other pages, which run it."""
-    shell.fresh()
-    settings.adopt(scenario_from_doc(tomllib.loads(card["plan"]["scenario"]), "the answer"))
-
-
-def _sources(runner: Runner, job: Job, card: Mapping[str, Any]) -> None:
-    document = dict(card)
-    asked = card["question"]
-    lines = [
-        *words.taken(document),
-        f"{asked['title']}: {asked['source']}",
-        f"step times: {card['basis']['profile']} ({words.basis(document)})",
-        words.again(document),
-    ]
-    st.markdown("\n".join(f"- {plain(line)}" for line in lines))
-    st.code(_said(runner, job), language="bash", wrap_lines=True)
-    left, right = st.columns(2)
-    left.download_button(
-        "card.json", text.to_json(card), "card.json", "application/json", on_click="ignore", width="stretch"
-    )
-    right.download_button(
-        "scenario.toml",
-        results.portable(card["scenario"]),
-        "scenario.toml",
-        "application/toml",
-        on_click="ignore",
-        width="stretch",
-        key="ask.toml",
-    )

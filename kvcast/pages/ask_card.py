@@ -28,14 +28,18 @@ STATES = {  # word of an answer -> how it looks
 }
 
 
-def show(card: Document, apply: Apply, settled: bool) -> None:
-    """settled: whether everything of it is known."""
+LOOKED_AT_NOW, NOT_LOOKED_AT = "is looked at now", "was not looked at"
+"""What a card lacks that is not settled: it is still to come, or its question was ended."""
+
+
+def show(card: Document, apply: Apply, lacking: str = "") -> None:
+    """lacking: what is with that which is not known; empty of a whole card."""
     st.header(plain(words.title(dict(card))))
     _headline(card)
-    _lines(card, settled)
+    _lines(card, lacking)
     _cautions(card)
     _helps(card, apply)
-    _way_out(card, apply, settled)
+    _way_out(card, apply, lacking)
     _plots(card)
 
 
@@ -101,7 +105,7 @@ def _tokens(found: Document) -> str:
     return f"per million tokens: {given} input, {output} output, {total} all"
 
 
-def _lines(card: Document, settled: bool) -> None:
+def _lines(card: Document, lacking: str) -> None:
     document = dict(card)
     lines = [
         *words.gives_way(document),
@@ -117,8 +121,9 @@ def _lines(card: Document, settled: bool) -> None:
     rows = [*lines, more] if card["answer"]["feasible"] else lines
     if rows:
         st.markdown("\n".join(f"- {plain(line)}" for line in rows))
-    if not settled and card["answer"]["feasible"]:
-        st.caption("The fleet and its verdict are settled; what gives way first and what would help is looked at now.")
+    if lacking and card["answer"]["feasible"]:
+        rest = "what would help" if card["gives_way"] else "what gives way first and what would help"
+        st.caption(f"The fleet and its verdict are settled; {rest} {lacking}.")
 
 
 def _cautions(card: Document) -> None:
@@ -148,11 +153,11 @@ def _helps(card: Document, apply: Apply) -> None:
         _row(f"help {i}", words.help_line(row), "Apply", (), row["set"], apply)
 
 
-def _way_out(card: Document, apply: Apply, settled: bool) -> None:
+def _way_out(card: Document, apply: Apply, lacking: str) -> None:
     if card["answer"]["feasible"]:
         return
-    if not settled:
-        st.caption("No fleet meets this; what would is looked for now.")
+    if lacking:
+        st.caption(f"No fleet meets this; what would {lacking}.")
         return
     rows = card["way_out"]
     st.markdown("**Ways out** :gray[one run each; a press asks for it]" if rows else plain(words.way_out(dict(card))))
@@ -173,11 +178,10 @@ def _plots(card: Document) -> None:
     parts = []
     if card["loads"]:
         parts.append((figures.within_limits_by_users(card), TERMS["users_served"]))
-    tried = figures.candidates(card["plan"])
-    if tried.data:
-        parts.append((tried, TERMS["candidates"]))
+    if sum(row["attainment"]["high"] is not None for row in card["plan"]["candidates"]) > 1:
+        parts.append((figures.shares_by_cost(card["plan"]), TERMS["fleets_tried"]))
     if parts:
-        for place, (figure, term) in zip(st.columns(2), parts, strict=False):
+        for place, (figure, term) in zip(st.columns(len(parts)), parts, strict=True):
             plot(place, figure, term)
 
 

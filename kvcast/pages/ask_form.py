@@ -28,6 +28,13 @@ NEED, REACH = "How many GPUs do I need?", "How far do my GPUs reach?"
 GO = {NEED: "How many GPUs?", REACH: "How many users?"}
 LOAD_NAMES = dict(zip(LOADS, ("users at once", "sessions a day", "requests a second"), strict=True))
 SIZES = {"system": "System prompt + tools", "input": "New tokens a turn", "output": "Answer"}
+FORM = "ask-form"
+SMALL = (
+    "<style>@media (max-width: 640px) {"
+    f" .st-key-{FORM} .stColumn:has(.stNumberInput) {{ flex: 1 1 calc(50% - 1rem); min-width: calc(50% - 1rem); }}"
+    " .stMain [data-testid=stButtonGroup] button { padding: 0 0.5rem; font-size: 0.8rem; } }</style>"
+)
+"""On a small screen two numbers stand side by side, and both questions can be read."""
 DEFAULT, ANY_WIDTH = "default", "those that may do"
 DAY_HOURS = 8.0
 FIELDS = (
@@ -90,6 +97,7 @@ def _adopt_model(model: str) -> None:
 
 def draw(runner: Runner, top: Any) -> tuple[dict[str, str], bool]:
     """Draw every field, the first one in the row `top`; what they say, and whether the button was pressed."""
+    st.html(SMALL)
     state = st.session_state
     mode = (
         top.segmented_control(
@@ -98,9 +106,10 @@ def draw(runner: Runner, top: Any) -> tuple[dict[str, str], bool]:
         or NEED
     )
     use = USES[state[key("use")]]
-    words = _who(mode, use)
-    words |= _what(runner)
-    pressed, limits = _within(mode)
+    with st.container(key=FORM):
+        words = _who(mode, use)
+        words |= _what(runner)
+        pressed, limits = _within(mode)
     words |= limits
     if state[key("note")]:
         st.caption(f":orange[{state[key('note')]}]")

@@ -91,7 +91,7 @@ def fields(asked: Scenario | None, toml: str) -> None:
                 label = f"{metric.upper()} ms{', ' + (name or 'others') if own else ''}"
                 _field(row, plain(label), key, 0.001, None, 10.0, hint(SloConfig, f"{metric}_s"))
     if gpu_of(asked) == gpu_of(scenario_of(toml)):
-        _field(row, plain(f"$ per {state['gpu']} hour"), "price", 0.0, None, 0.1, hint(CostConfig, "gpu_hour_usd"))
+        _field(row, plain(f"USD per {state['gpu']} hour"), "price", 0.0, None, 0.1, hint(CostConfig, "gpu_hour_usd"))
     st.caption(INSTANT)
 
 

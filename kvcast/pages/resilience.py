@@ -78,7 +78,7 @@ def _shock_of_a_run(page: Page, run: Run, scenario: Scenario) -> None:
     st.dataframe(as_rows(shocked.HEADER, shocked.rows_of(shocks)), hide_index=True, width="stretch")
     left, right = st.columns(2)
     timeline = run.tables["timeline"]
-    told = "Red: the shock; the dashed green line: back at the target."
+    told = "Orange: the shock; the dashed green line: back at the target."
     plot(left, figures.marked(figures.queue(timeline), run.summary), TERMS["queue"], told)
     plot(right, figures.marked(figures.hit_rate(run.summary, timeline), run.summary), TERMS["hit_rate"], told)
 

@@ -117,7 +117,9 @@ def _smaller(s: Document, mark: str) -> Any:
             f"{TERMS['throughput']} {s['request_throughput'] or 0:.3g} requests/s.",
         ),
         (
-            f"hit rate {text.percent(s['prefix_hit_rate'])}, ceiling {text.percent(s['reuse_ceiling_replica'])}",
+            f"hit rate {text.percent(s['prefix_hit_rate'])}, ceiling {text.percent(s['reuse_ceiling_replica'])}"
+            if s["prefix_identity"]
+            else "hit rate unknown: the workload says nothing about shared text",
             f"{hit} Block size {s['block_size']}.",
         ),
         (f"KV peak {text.percent(s['kv_usage_peak'])}, {text.count(s['preemptions'])} preemptions", kv),
@@ -139,9 +141,10 @@ def plots(run: Run) -> None:
     finite = "Unstable: these distributions only say how long this run was." if s["stable"] is False else ""
     drawn = _drawn(_name(run), run)
     captions = {"ttft": finite, "tpot": finite, "hit_rate": f"Counting rule: {s['counting_rule']}."}
-    rows = [("ttft", "tpot"), ("ttft_time", "tpot_time"), ("kv", "hit_rate"), ("queue", "replica_load")]
-    for row in [rows[3], *rows[:3]] if finite else rows:
-        for place, term in zip(st.columns(2), row, strict=True):
+    rows: list[tuple[str, ...]] = [("ttft", "tpot"), ("ttft_time", "tpot_time"), ("kv", "hit_rate")]
+    rows += [("queue", "replica_load"), *([("fleet",)] if "fleet" in drawn else [])]
+    for row in [rows[3], *rows[:3], *rows[4:]] if finite else rows:
+        for place, term in zip(st.columns(2), row, strict=False):
             plot(place, drawn[term], TERMS[term], captions.get(term, ""))
 
 
@@ -154,6 +157,7 @@ def _drawn(name: str, _run: Run) -> dict[str, Any]:
         "kv": figures.kv_occupancy(s, timeline),
         "hit_rate": figures.hit_rate(s, timeline),
         "queue": figures.queue(timeline),
+        **({"fleet": figures.replicas_over_time(timeline)} if "fleet" in s else {}),
         **{f"{one}_time": figures.latency_over_time(_run.tables["requests"], one) for one in ("ttft", "tpot")},
     }
     return {
@@ -206,9 +210,14 @@ def verdict_rows(rows: Sequence[Document]) -> list[dict[str, str]]:
 
 def _classes(s: Document) -> None:
     st.header("By class", help=TERMS["verdict"])
-    hide = s["stable"] is False
+    st.dataframe(class_rows(s), hide_index=True, width="stretch")
+
+
+def class_rows(s: Document) -> list[dict[str, str]]:
+    """A row for each class of a run."""
+    hide, known = s["stable"] is False, s["prefix_identity"]
     judged = {row["class"]: row for row in verdict_rows(s["verdict"]["classes"] if s["verdict"] else ())}
-    rows = [
+    return [
         {
             "class": name,
             **{
@@ -221,8 +230,8 @@ def _classes(s: Document) -> None:
             },
             "arrived": text.count(row["arrived"]),
             "completed": text.count(row["completed"]),
-            f"hit rate (block {s['block_size']})": text.percent(row["prefix_hit_rate"]),
-            "ceiling": text.percent(row["reuse_ceiling_replica"]),
+            f"hit rate (block {s['block_size']})": text.hit_rate(row["prefix_hit_rate"], known),
+            "ceiling": text.hit_rate(row["reuse_ceiling_replica"], known),
             **{
                 f"{label} {stat}": text.UNKNOWN if hide else text.milliseconds(row["latency_ms"][key][stat])
                 for label, key in (("TTFT", "ttft"), ("TPOT", "tpot"))
@@ -233,7 +242,6 @@ def _classes(s: Document) -> None:
         }
         for name, row in s["classes"].items()
     ]
-    st.dataframe(rows, hide_index=True, width="stretch")
 
 
 def _worth(s: Document) -> None:

@@ -18,35 +18,9 @@ from kvcast.pages.edit.mix_edit import edit
 from kvcast.pages.edit.plain import plain
 from sim.scenario import Scenario
 from workloads.config import Arrival, MixClass, WorkloadConfig
+from workloads.demand import WORKING_DAY
 from workloads.errors import InputError
 
-WORKING_DAY = (
-    0.2,
-    0.15,
-    0.1,
-    0.1,
-    0.1,
-    0.15,
-    0.25,
-    0.5,
-    1.1,
-    2.0,
-    2.66,
-    2.3,
-    1.4,
-    1.6,
-    2.2,
-    2.3,
-    1.9,
-    1.4,
-    1.0,
-    0.8,
-    0.7,
-    0.5,
-    0.35,
-    0.24,
-)
-"""The curve of the preset "reasoning", an hour each."""
 ARRIVALS = {
     "poisson": "independent",
     "gamma": "bursty or even",

@@ -12,10 +12,13 @@ from kvcast import api
 from kvcast.planner import document
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.options import Options
+from kvcast.planner.recovery import CALM_S, applies, with_shock
 from kvcast.planner.sampled import sampled
 from kvcast.planner.trials import Trial
+from kvcast.scenario.autoscale import start_s
 from kvcast.store.simulations import steps_times
 from kvcast.trust.step_error import step_error
+from sim.scenario import REPLICA_DOWN, Shock
 
 
 def without_cache(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
@@ -72,4 +75,25 @@ def n_plus_1(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
         "attainment_one_down": down.attainment.mean if down and down.attainment else None,
         "enough": enough,
         "verdict": settled.verdict if settled is not None else None,  # of independent runs; None: one run says so
+    }
+
+
+def failure(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
+    """The answer while one of its replicas fails and starts again, cold: one run of the first seed. None where the
+    fleet does not hold, or has no other replica, or has no steady state to come back to."""
+    if not asked.n_plus_1 or fleet.winner is None or fleet.answer is None or not fleet.answer.meets:
+        return None
+    scenario = fleet.answer.trial.scenario
+    if scenario.cluster.replicas < 2 or not applies(scenario, asked):
+        return None
+    down_s = start_s(api.resolve(scenario))
+    failing = with_shock(scenario, Shock(REPLICA_DOWN, CALM_S, down_s, load_s=0.0))
+    row = fleet.trials.told_of_shock(failing, fleet.trials.seeds[0])
+    return {
+        "down_s": down_s,
+        "attainment_before": row["before"]["attainment"],
+        "attainment_during": row["during"]["attainment"],
+        "missed": row["missed"],
+        "recovered_s": row["recovered_s"],
+        "within_s": scenario.plan.recover_within_s,
     }

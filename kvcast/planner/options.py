@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,3 +61,13 @@ def check_slo(scenario: Scenario) -> None:
         raise InputError(
             "[slo] has an attainment target and no limit to attain: a plan needs one, such as --set slo.ttft_s=1"
         )
+
+
+def check_static(scenarios: Iterable[Scenario | None]) -> None:
+    """A plan asks how many replicas are needed, always; one that scales by itself has another number every minute."""
+    for scenario in scenarios:
+        if scenario is not None and scenario.autoscale.scales:
+            raise InputError(
+                f"[autoscale] rule = {scenario.autoscale.rule!r}: a plan looks for a fleet that does not change,"
+                " expected rule = 'none'; kvcast compare puts fleets that scale beside it"
+            )

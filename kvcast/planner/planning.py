@@ -16,12 +16,12 @@ from kvcast.planner.advise import advice
 from kvcast.planner.binds import binding
 from kvcast.planner.candidates import Combination, combinations
 from kvcast.planner.cautions import cache_cautions, cautions, growth_cautions, period_cautions
-from kvcast.planner.disturbed import model_error, n_plus_1, without_cache
+from kvcast.planner.disturbed import failure, model_error, n_plus_1, without_cache
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.growth import growth
 from kvcast.planner.launch import Launch
 from kvcast.planner.load import Loads, curve, knee
-from kvcast.planner.options import Options, check_slo
+from kvcast.planner.options import Options, check_slo, check_static
 from kvcast.planner.progress import (
     ADVICE,
     BINDING,
@@ -46,7 +46,7 @@ from workloads.files import replace_file
 
 PLAN, RAN = "plan.json", "ran.json"
 REACHED = ("capacity", "rates", "knee_per_s", "binding", "advice", "tried", "not_tried")
-LATER = ("model_error", "without_cache", "growth", "n_plus_1")
+LATER = ("model_error", "without_cache", "growth", "n_plus_1", "failure")
 """Keys of a document that are null, beside `why`, while only its headline is known."""
 
 
@@ -76,6 +76,7 @@ def plan(
     found = combinations(doc, axes_of(vary), source)
     base = next(one.scenario for one in found if one.scenario is not None)
     check_slo(base)
+    check_static(one.scenario for one in found)
     if out is None:
         with tempfile.TemporaryDirectory(prefix="kvcast-plan-") as folder:
             return _without_folders(_plan(base, found, Path(folder), asked, launch, tell or untold))
@@ -130,6 +131,7 @@ def _plan(
             "without_cache": without_cache(fleet, asked),
             "growth": growth(fleet, winner, asked, progress, reach),
             "n_plus_1": n_plus_1(fleet, asked),
+            "failure": failure(fleet, asked),
         }
         made["caution"] += growth_cautions(made["growth"], made["answer"]["replicas"])
         made["caution"] += cache_cautions(made["without_cache"], made["recovery"])

@@ -30,7 +30,7 @@ from sim.measure.metrics import limits_of
 from sim.measure.regime import of_runs
 from sim.measure.shocks import phase
 from sim.measure.verdict import groups, named_limits
-from sim.scenario import BURST, CACHE_LOST, LONG_PROMPTS, REPLICA_DOWN, SHOCKS, SLOW, Scenario, Shock
+from sim.scenario import BURST, CACHE_LOST, LONG_PROMPTS, REPLICA_DOWN, ROLLING, SLOW, Scenario, Shock
 from workloads import mix
 from workloads.check import class_rates
 from workloads.config import Arrival
@@ -205,7 +205,11 @@ class Disturbed:
         }
         if self.scenario.disaggregation.on:  # what happens to a replica is not simulated there
             return [of_kind[BURST], of_kind[LONG_PROMPTS]]
-        return [of_kind[kind] for kind in SHOCKS if kind != REPLICA_DOWN or self.scenario.cluster.replicas > 1]
+        n = self.scenario.cluster.replicas
+        if n > 1:
+            once = Shock(ROLLING, CALM_S)
+            of_kind[ROLLING] = replace(once, duration_s=n * (once.notice_s + once.load_s))
+        return [of_kind[kind] for kind in of_kind if kind != REPLICA_DOWN or n > 1]
 
     def shock(self, shock: Shock) -> dict[str, Any]:
         times = [self._back_s(self.windowed, shock, seed) for seed in self.trials.seeds]

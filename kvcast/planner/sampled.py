@@ -63,7 +63,7 @@ def _requests(scenario: Scenario) -> float | None:
     if not is_mix(scenario) or closed or workload.requests is not None or not begins_s or ends_s is None:
         return None
     config = mix.resolve(workload)
-    bursts = any(c.arrival.kind in ("onoff", "diurnal") for c in config.class_)
+    bursts = any(c.arrival.kind == "onoff" or c.arrival.curve for c in config.class_)
     if bursts or not steady.stationary(config) or scenario.shock:
         return None
     return steady.requests_per_s(config) * (ends_s - begins_s)

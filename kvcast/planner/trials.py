@@ -152,12 +152,23 @@ class Trials:
         self._simulate(tasks)
         return [self._after_shock(task) for task in tasks]
 
+    def told_of_shock(self, scenario: Scenario, seed: int) -> dict[str, Any]:
+        """What its only shock did to a run to its end (sim.measure.shocks.told)."""
+        task = self.lab.task(replace(scenario, seed=seed), light=True)
+        self._simulate([task])
+        return self._told(task)
+
+    def _told(self, task: Task) -> dict[str, Any]:
+        outcome = self._outcomes[task.run]
+        ends_s = task.scenario.run.duration_s or 0.0
+        (row,) = told(task.scenario, outcome.columns(), outcome.sample.classes, ends_s)
+        return row
+
     def _after_shock(self, task: Task) -> AfterShock:
         outcome = self._outcomes[task.run]
         if (found := outcome.stopped) is not None:
             return AfterShock(found["back_s"], found["turned_away"] / max(found["arrived"], 1))
-        columns = outcome.columns()
-        (row,) = told(task.scenario, columns, outcome.sample.classes, task.scenario.run.duration_s or 0.0)
+        columns, row = outcome.columns(), self._told(task)
         turned_away = REFUSED[columns["status"][columns["in_window"].astype(bool)]]
         return AfterShock(row["recovered_s"], float(turned_away.mean()) if len(turned_away) else 0.0)
 

@@ -13,6 +13,7 @@ from kvcast.figures.comparison import name_of
 from kvcast.present import html_page
 from kvcast.present.comparison import chance, difference_rows, settings_rows, shown_keys, turned, value_rows
 from kvcast.present.terms import TERMS
+from kvcast.studies import scaled
 
 Document = Mapping[str, Any]
 PLOTTED = 6
@@ -34,6 +35,7 @@ def of_comparison(found: Document) -> str:
             for key in shown_keys(found)[:PLOTTED]
         ),
         html_page.section("Values", _table(value_rows(found))),
+        *_fleets(found, names),
         html_page.section(
             "Does not fit",
             html_page.lines(f"{name_of(one['variant'])}: {one['why']}" for one in found.get("does_not_fit", ())),
@@ -41,6 +43,16 @@ def of_comparison(found: Document) -> str:
         html_page.glossary([("change", TERMS["change"]), ("verdict", TERMS["verdict"])]),
     ]
     return html_page.page(f"{' / '.join(names)} - kvcast compare", parts)
+
+
+def _fleets(found: Document, names: Sequence[str]) -> list[str]:
+    """What fleets that change have held, where there are any."""
+    rows = scaled.rows_of([variant["summaries"] for variant in found["variants"]])
+    told = [[name, *row] for name, row in zip(names, rows, strict=False)]
+    if not told:
+        return []
+    table = html_page.table(("variant", *scaled.HEADER), told)
+    return [html_page.section("Fleets over time", table, html_page.paragraph(f"{scaled.TOLD}.", soft=True))]
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> str:

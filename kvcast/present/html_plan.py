@@ -51,6 +51,12 @@ def of_plan(plan: Document, run: Run | None = None) -> str:
     return html_page.page(f"{name} - kvcast plan", parts)
 
 
+def _failure(plan: Document) -> list[str]:
+    """What the failure itself does, where the plan has asked."""
+    row = plan.get("failure")
+    return [f"{text.percent(row['attainment_during'])} while it starts, {text.seconds(row['down_s'])}"] if row else []
+
+
 def _plan_cards(plan: Document) -> str:
     answer, capacity, spare = plan["answer"], plan["capacity"] or {}, plan["n_plus_1"] or {}
     recovery = plan.get("recovery")  # a plan of an earlier version has none
@@ -122,7 +128,7 @@ def _plan_cards(plan: Document) -> str:
                 "With one replica down",
                 down,
                 "Requests within limits when the same load meets one replica fewer.",
-                (survives,),
+                (survives, *_failure(plan)),
             )
         )
     return html_page.cards(shown)

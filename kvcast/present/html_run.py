@@ -158,11 +158,11 @@ def _cache(run: Run) -> str:
 
 
 def _over_time(s: Document, drawn: Any, name: str, term: str, caption: str = "") -> str:
-    """A figure over the run's clock, whose warm-up is in grey and whose shocks are in red."""
+    """A figure over the run's clock, whose warm-up is in grey and whose shocks are in orange."""
     begins_s = s["window"]["start_s"]
     told = [caption] if caption else []
     told += [f"Grey: the first {text.minutes(begins_s)}, a warm-up that is not judged."] if begins_s else []
-    told += ["Red: shocks; the dashed green line: back at the target."] if s.get("shocks") else []
+    told += ["Orange: shocks; the dashed green line: back at the target."] if s.get("shocks") else []
     return html_page.figure(figures.marked(drawn, s), name, TERMS[term], " ".join(told))
 
 
@@ -226,8 +226,10 @@ def _worth(s: Document) -> str:
 
 def _fleet(run: Run) -> str:
     s, timeline = run.summary, run.tables["timeline"]
+    changes = [_over_time(s, figures.replicas_over_time(timeline), "replicas-held", "fleet")] if "fleet" in s else []
     return html_page.figures(
         [
+            *changes,
             _over_time(s, figures.kv_occupancy(s, timeline), "kv", "kv"),
             html_page.figure(
                 figures.replica_load(s, run.tables["requests"]),
@@ -246,7 +248,7 @@ def _by_class(s: Document) -> str:
             name,
             text.count(row["arrived"]),
             text.percent(row["attainment"]),
-            text.percent(row["prefix_hit_rate"]),
+            text.hit_rate(row["prefix_hit_rate"], s["prefix_identity"]),
             *(
                 text.UNKNOWN if hide else text.milliseconds(row["latency_ms"][key][stat])
                 for key in ("ttft", "tpot")

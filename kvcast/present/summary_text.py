@@ -15,9 +15,10 @@ from kvcast.present import measured_text
 from kvcast.present.cache_text import cache_lines, fates, worth_table
 from kvcast.present.pools_text import pool_lines
 from kvcast.present.verdict_text import headline, limits, load_line, verdict
+from kvcast.scenario.autoscale import scaling_lines
 from kvcast.scenario.resolve import HOST_KEYS
 from kvcast.scenario.steady import is_mix
-from kvcast.studies import shocked
+from kvcast.studies import scaled, shocked
 from sim.measure.balance import EVEN
 from sim.measure.numbers import MEANS_ONLY, OVERLOADED_TRACE
 
@@ -57,7 +58,7 @@ def heading(result: Result) -> str:
         f"{scenario.name or 'scenario'}: {result.resolved.model.name} on {profile.device['name']}",
         f"step times: {profile.id} ({s['profile_hash'][:19]}), {profile.label}",
         (
-            f"{s['replicas']} {'replica' if s['replicas'] == 1 else 'replicas'}{gpus}{_split(s)},"
+            f"{s['replicas']} {'replica' if s['replicas'] == 1 else 'replicas'}{gpus}{_split(s)}{scaled.of(s)},"
             f" {scenario.cluster.router},"
             f" {cache}, {s['engine_semantics']}, seed {s['seed']}{_uneven(s)}"
         ),
@@ -126,16 +127,17 @@ def at_offered(s: dict[str, Any]) -> str:
     bill = s["cost"].get("at_offered")
     if bill is None:
         return ""
+    month = "" if bill["usd_per_month"] is None else f", {text.usd(bill['usd_per_month'])} a month"
     return (
         f"at the offered {s['offered_per_s']:.3g} requests/s: {text.per_million(bill, 'usd', text.usd)},"
-        f" {text.usd(bill['usd_per_request'])} a request, {text.usd(bill['usd_per_month'])} a month\nin this window: "
+        f" {text.usd(bill['usd_per_request'])} a request{month}\nin this window: "
     )
 
 
 def cost_line(result: Result) -> str:
     s = result.report.summary
     cost = s["cost"]
-    line = f"{s['gpu_hours']:.4g} GPU-hours"
+    line = f"{s['gpu_hours']:.4g} GPU-hours{scaled.beside_static(s)}"
     if cost["usd"] is None:
         return f"{line}, {text.per_million(cost, 'gpu_hours', text.hours)} (set [cost] gpu_hour_usd for money)"
     return (
@@ -150,6 +152,7 @@ def engine_lines(result: Result) -> str:
     origins = {key: origin for key, origin in result.resolved.origins.items() if key not in HOST_KEYS}
     values = ", ".join(f"{key} {text.count(getattr(engine, key))} ({origin})" for key, origin in origins.items())
     lines = [f"engine: {values}, block_size {engine.block_size}", result.resolved.host_line]
+    lines += scaling_lines(result.resolved)
     return "\n".join([*lines, *result.resolved.kv_lines])
 
 
@@ -162,7 +165,7 @@ def class_lines(result: Result) -> str:
             name,
             text.count(c["arrived"]),
             text.percent(c["attainment"]),
-            text.percent(c["prefix_hit_rate"]),
+            text.hit_rate(c["prefix_hit_rate"], result.report.summary["prefix_identity"]),
             text.milliseconds(c["latency_ms"]["ttft"]["mean"]),
             text.milliseconds(c["latency_ms"]["ttft"]["p99"]),
             text.milliseconds(c["latency_ms"]["tpot"]["mean"]),

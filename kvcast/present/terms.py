@@ -102,6 +102,7 @@ TERMS = {
         "Share of simulated time whose step times lie outside the range the profile was made from. Treat such numbers"
         " with care."
     ),
+    "fleet": "Replicas that hold their GPUs, loading and draining included, and the requests that are in the fleet.",
     "queue": "Requests that have arrived and wait for the engine, and requests the engine works on, all replicas.",
     "replica_load": (
         "Tokens each replica computed or emitted in a second of the window, and those it took from its cache; a request"
@@ -118,6 +119,14 @@ TERMS = {
     "users_served": (
         "Share of requests within their limits with so many users at once on the answer's fleet, by one run each. A"
         " fleet is an answer up to the load that it holds, and comes back from where that was asked."
+    ),
+    "prompt_layers": (
+        "Layers of the average prompt in the order the model reads them. A cache reuses a prompt from its beginning up"
+        " to the first text that has changed; what is hatched is shared text behind that."
+    ),
+    "fleets_tried": (
+        "Every fleet that was simulated, by its cost and the share of requests within their limits, with its 95 %"
+        " interval. A run is ended as soon as it cannot reach the target any more: then only an upper end is known."
     ),
     "candidates": (
         "Every fleet that was simulated, by TTFT p99 and cost. On the Pareto front of those that meet the target,"

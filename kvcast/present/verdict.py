@@ -241,7 +241,11 @@ def fleet_of(document: Document) -> str:
         document["gpus_per_replica"],
         document["profile_provenance"]["device"]["name"],
     )
-    return f"{replicas} × {gpu}" if gpus == 1 else f"{replicas} replica{'s' if replicas > 1 else ''} of {gpus} × {gpu}"
+    held = document.get("fleet")
+    held = None if held is None or held["fewest"] == replicas else held
+    most = "" if held is None else "up to "
+    told = f"{replicas} × {gpu}" if gpus == 1 else f"{replicas} replica{'s' if replicas > 1 else ''} of {gpus} × {gpu}"
+    return f"{most}{told}" + ("" if held is None else f", {held['held']:.3g} held")
 
 
 def model_of(scenario: Scenario) -> str:

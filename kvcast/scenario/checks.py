@@ -14,6 +14,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from calibrate.layout import COLLECTIVES, NODE_GPUS
+from kvcast.scenario.autoscale import autoscale_problems
 from kvcast.scenario.disaggregation import pool_problems
 from kvcast.scenario.speculation import speculation_problems
 from sim.scenario import SHOCKS, CostConfig, EngineConfig, HardwareConfig, Scenario
@@ -74,6 +75,7 @@ def problems(scenario: Scenario) -> Iterator[str]:
         yield from _value_problems(shock, f"shock {place}")
         if shock.kind in SHOCKS and (name := shock.unread()):
             yield f"[shock {place}] {name} = {getattr(shock, name)!r}: {shock.kind} has no such key, expected none"
+    yield from autoscale_problems(scenario)
     yield from _hardware_problems(scenario.hardware)
     yield from price_problems(scenario.cost)
     yield from _workload_problems(scenario.workload)

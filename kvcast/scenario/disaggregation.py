@@ -58,6 +58,7 @@ def pool_problems(scenario: Scenario) -> Iterator[str]:
         (bool(scenario.cache.tiers), "[cache] tiers"),
         (scenario.cache.policy in ("clairvoyant", "optimal"), f"[cache] policy = {scenario.cache.policy!r}"),
         (scenario.client.acts, "[client] timeouts or retries"),
+        (scenario.autoscale.scales, f"[autoscale] rule = {scenario.autoscale.rule!r}"),
         (cluster.shed_over is not None, "[cluster] shed_over"),
         (any(shock.kind not in (BURST, LONG_PROMPTS) for shock in scenario.shock), "a [[shock]] of replicas"),
         (keys.max_num_queued_reqs is not None, "[engine] max_num_queued_reqs"),

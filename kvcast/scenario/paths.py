@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sim.scenario import Scenario
+from workloads.demand import with_curve
 
 
 def absolute(doc: dict, base: Path) -> dict:
@@ -28,11 +29,15 @@ def absolute(doc: dict, base: Path) -> dict:
         table = doc.get(section)
         if isinstance(table, dict) and isinstance(table.get(name), str) and table[name]:
             table[name] = take(table[name], base)
+    workload = doc.get("workload")
+    demand = workload.get("demand") if isinstance(workload, dict) else None
+    if isinstance(demand, dict) and isinstance(demand.get("file"), str) and demand["file"]:
+        demand["file"] = _path(demand["file"], base)
     return doc
 
 
 def absolute_scenario(scenario: Scenario, base: Path) -> Scenario:
-    """The scenario with its relative paths taken from `base`."""
+    """The scenario with its relative paths taken from `base`, and what its demand's file says in the file's place."""
     workload, model, hardware = scenario.workload, scenario.model, scenario.hardware
     pools = scenario.disaggregation
     if pools.prefill_profile:
@@ -41,6 +46,9 @@ def absolute_scenario(scenario: Scenario, base: Path) -> Scenario:
         workload = replace(workload, trace=_path(workload.trace, base))
     if workload.tokenizer:
         workload = replace(workload, tokenizer=_path(workload.tokenizer, base))
+    if workload.demand is not None and workload.demand.file is not None:
+        file = _path(workload.demand.file, base)
+        workload = with_curve(replace(workload, demand=replace(workload.demand, file=file)))
     if model.config:
         model = replace(model, config=_path(model.config, base))
     return replace(

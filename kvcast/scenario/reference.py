@@ -11,10 +11,11 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from sim.scenario import Scenario, Shock, SloClass, TierConfig
-from workloads.config import Arrival, Columns, Dist, Layer, MixClass
+from workloads.config import Arrival, Columns, Demand, Dist, Layer, MixClass
 
 SECTIONS: dict[str, tuple[str, type]] = {
     "workload.columns": ("which field of a trace's rows is what; see docs/workloads.md", Columns),
+    "workload.demand": ("a mix's load over time; see docs/fleet-over-time.md", Demand),
     "workload.class": ("the classes of a mix, one `[[workload.class]]` table each", MixClass),
     "workload.class.layers": ("the layers of a prompt, in the order the model reads them", Layer),
     "workload.class.arrival": ("when sessions arrive", Arrival),

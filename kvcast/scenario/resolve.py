@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrate.factors import PLAIN, Factors
+from kvcast.scenario.autoscale import with_autoscale
 from kvcast.scenario.checks import check
 from kvcast.scenario.disaggregation import with_prefill_pool
 from kvcast.scenario.fitting import fitting_profile, model_of
@@ -186,7 +187,7 @@ def _placed(scenario: Scenario) -> Resolved:
     profile = resolve_profile(scenario.hardware.profile, model, dtype, layout, kv_dtype, scenario.hardware.link)
     scenario = priced(scenario)
     resolved = Resolved(replace(scenario, model=replace(given, dtype=dtype, kv_dtype=kv_dtype)), model, profile)
-    return _with_engine_defaults(resolved)
+    return with_autoscale(_with_engine_defaults(resolved))
 
 
 def _with_engine_defaults(resolved: Resolved) -> Resolved:

@@ -22,7 +22,7 @@ import numpy as np
 from kvcast import text
 from kvcast.config import literal, override, place_of, scenario_from_doc
 from kvcast.scenario.gpu_prices import priced
-from kvcast.studies import intervals
+from kvcast.studies import intervals, scaled
 from kvcast.studies.differences import Differences, as_rows, difference, value
 from kvcast.studies.differences import as_table as difference_table
 from kvcast.studies.differences import differences as all_differences
@@ -255,8 +255,7 @@ def as_table(results: Sequence[Result], against_the_first: bool = True, refused:
     rows += [[*label, DOES_NOT_FIT, *[""] * (len(COLUMNS) + 1)] for label in refused or ()]
     lines = [text.table(header, rows, left=len(keys) + 1)]
     lines += [text.wrapped(f"{', '.join(label)}: {DOES_NOT_FIT}: {why}") for label, why in (refused or {}).items()]
-    if shocks := shock_table(grouped):
-        lines += ["", shocks]
+    lines += [line for table in (shock_table(grouped), fleet_table(grouped)) if table for line in ("", table)]
     seeds = len(next(iter(grouped.values())))
     if seeds > 1:
         lines += ["", f"mean over {seeds} seeds ± half its 95 % interval; verdict over all of them"]
@@ -289,6 +288,15 @@ def shock_table(grouped: Mapping[tuple[str, ...], Sequence[Result]]) -> str:
     rows = [[*label, *row] for label, group in grouped.items() for row in compared([r.summary for r in group])]
     told = "shocks: attainment before, during and after; hit rate and number waiting after; runs back at the target"
     return text.wrapped(told) + "\n" + text.table([*keys, *COMPARED], rows, left=len(keys) + 1) if rows else ""
+
+
+def fleet_table(grouped: Mapping[tuple[str, ...], Sequence[Result]]) -> str:
+    """What each variant's fleet has held, and its GPU-hours and cost beside the first one's; empty where none
+    changes."""
+    keys = next(iter(grouped.values()))[0].variant.keys
+    held = scaled.rows_of([[r.summary for r in group] for group in grouped.values()])
+    rows = [[*label, *row] for label, row in zip(grouped, held, strict=False)]
+    return text.wrapped(scaled.TOLD) + "\n" + text.table([*keys, *scaled.HEADER], rows, left=len(keys)) if rows else ""
 
 
 def _with_interval(mean: float | None, half: float | None, show: Any) -> str:

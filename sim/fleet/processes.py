@@ -16,16 +16,25 @@ examples/failure.py, examples/autoscaler.py; rules: docs/fleet.md.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
+from typing import Protocol
 
 import simpy
 
 from sim.fleet.cluster import Cluster
-from sim.fleet.replica import Replica
+from sim.fleet.replica import DOWN, Replica
 from sim.log import RequestLog
 from workloads.errors import InputError
 
 Process = Callable[["Fleet"], Generator[simpy.Event, None, None]]
+
+
+class Controller(Protocol):
+    """Keeps a wanted number of replicas."""
+
+    def reconcile(self) -> None:
+        """Something has come or gone: start what is missing, drain what is too much."""
 
 
 class Fleet:
@@ -38,6 +47,8 @@ class Fleet:
         self._cluster = cluster
         self.replicas: Sequence[Replica] = cluster.replicas
         self.log: RequestLog = cluster.log  #: columns by request, as far as they have come: arrival_s, status, replica
+        self.out: Counter[int] = Counter()  #: by replica, how many processes keep it from starting
+        self.controller: Controller | None = None  #: that keeps a wanted number of replicas (sim.fleet.autoscaler)
 
     @property
     def now_s(self) -> float:
@@ -48,6 +59,10 @@ class Fleet:
         """Requests that wait because no replica takes any."""
         return len(self._cluster.waiting)
 
+    def waiting_tokens(self) -> int:
+        """Prompt tokens of those."""
+        return sum(self.log.prompt[request] for request in self._cluster.waiting)
+
     @property
     def taking(self) -> Sequence[Replica]:
         """The replicas that take requests."""
@@ -56,6 +71,37 @@ class Fleet:
     def sleep(self, seconds: float) -> simpy.Event:
         """To be yielded: the process goes on so much later."""
         return self._cluster.env.wait(seconds, "a process sleeps")
+
+    def also(self, process: Generator[simpy.Event, None, None]) -> None:
+        """Begin another process beside this one."""
+        self._cluster.env.process(process)
+
+    def lose(self, replica: Replica) -> None:
+        """It fails, and nothing starts it until it is put back; a controller replaces it where another is free."""
+        self.out[replica.index] += 1
+        replica.fail()
+        self._reconcile()
+
+    def take_out(self, replica: Replica, notice_s: float) -> Generator[simpy.Event, None, None]:
+        """The same with notice, to be yielded from: it drains, and what it has not served by then begins again
+        elsewhere."""
+        self.out[replica.index] += 1
+        replica.drain()
+        self._reconcile()
+        yield replica.gone() | self.sleep(notice_s)
+        if replica.state != DOWN:
+            replica.fail()
+
+    def put_back(self, replica: Replica, load_s: float) -> None:
+        """It may start again, and does unless others keep it down, or a controller wants no more replicas."""
+        self.out[replica.index] -= 1
+        if self.controller is None and not self.out[replica.index]:
+            replica.start(load_s)
+        self._reconcile()
+
+    def _reconcile(self) -> None:
+        if self.controller is not None:
+            self.controller.reconcile()
 
 
 def begin(processes: Sequence[Process], cluster: Cluster) -> None:

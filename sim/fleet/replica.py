@@ -92,6 +92,7 @@ class Replica:
         self._held_s: list[tuple[float, float]] = []  # from when to when it has held its GPUs
         self._since_s = env.now
         self._starts: simpy.Event | None = None  # it takes requests
+        self._gone: simpy.Event | None = None  # it is down, where somebody waits for that
         self._evicted = 0  # blocks, by its earlier engines
         self._tiers_used: list[list[TierUse]] = []  # by its earlier engines
         self._make, self._make_door = make, door
@@ -177,6 +178,18 @@ class Replica:
             else:
                 self._open()
 
+    def gone(self) -> simpy.Event:
+        """To be yielded: the process goes on when this replica is down."""
+        gone = self._gone = self._gone or simpy.Event(self.env)
+        if self.state == DOWN:
+            self._tell_gone()
+        return gone
+
+    def _tell_gone(self) -> None:
+        if self._gone is not None:
+            self._gone.succeed()
+            self._gone = None
+
     def slow_down(self, factor: float) -> None:
         """Its steps take `factor` times as long from the next one on; 1: as long as they should."""
         self.step_time = self._own_step_time if factor == 1 else Scaled(self._own_step_time, factor)
@@ -203,6 +216,7 @@ class Replica:
         self._evicted, self._tiers_used = self.evicted_blocks, self.tiers_used()
         self._renew()
         self.record.sample(now_s, 0, 0, 0, 0)
+        self._tell_gone()
         self.front.resized()
 
     def held_s(self, now_s: float) -> list[tuple[float, float]]:
@@ -368,6 +382,10 @@ class Replica:
             + s.running_tokens
             + self._steps_over() * s.decoded
         )
+
+    def waiting_tokens(self) -> int:
+        """Prompt tokens of its front end and its queue."""
+        return self._coming_tokens + self.scheduler.waiting_tokens + self._held_tokens
 
     def _steps_over(self) -> int:
         """Steps of the present stretch that have ended. One that ends now has when this replica has had its turn."""

@@ -190,7 +190,8 @@ class ReleaseOrderCache(BlockCache):
     def release(self, request: Holder) -> None:
         self.finish_writing(request)
         before = self._queue.prev
-        for first, end in reversed(request.handles):
+        handles: list[tuple[Run, int]] = request.handles
+        for first, end in reversed(handles):
             if first.hi >= end:
                 self._unpin(first, before)
                 continue

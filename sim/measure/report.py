@@ -20,7 +20,7 @@ from sim.measure import judged, metrics, pools
 from sim.measure.balance import balance
 from sim.measure.causes import miss_causes
 from sim.measure.cost import busy_gpu_s, cache_worth, cost_summary
-from sim.measure.held import replicas_held
+from sim.measure.held import fleet_row, replicas_held
 from sim.measure.metrics import Window
 from sim.measure.notes import notes
 from sim.measure.numbers import (
@@ -202,6 +202,7 @@ def build_report(
         "replicas": len(rec.steps),
         **_by_replica(rec, workload, scenario, window, counted, computed),
         **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
+        **({} if rec.held_s is None else {"fleet": _fleet(rec, scenario, window)}),
         **({} if rec.clients is None else {"clients": clients_row(rec, workload, inside)}),
         "tensor_parallel": scenario.hardware.tensor_parallel,
         "gpus_per_replica": gpus,
@@ -267,6 +268,10 @@ def _shocks(
         "hit_tokens": rec.hit_tokens,
     }
     return told_of_shocks(scenario, columns, named_limits(workload, slo), min(window.end_s, window.last_arrival_s))
+
+
+def _fleet(rec: Recording, scenario: Scenario, window: Window) -> dict[str, Any]:
+    return fleet_row(rec, window.start_s, window.end_s, scenario.hardware.gpus, scenario.autoscale.rule)
 
 
 def _waited_until_s(rec: Recording) -> np.ndarray:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import re
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcast import ask, text
+from kvcast import ask, figures, text
+from kvcast.asking import words as card_words
 from kvcast.asking.question import question_of
 from kvcast.jobs import example
+from kvcast.jobs.runner import Job, asked_in, key_of
 from kvcast.pages import ask as page
-from kvcast.pages import ask_form, ask_words, shell
+from kvcast.pages import ask_folds, ask_form, ask_words, shell
+from kvcast.pages.edit import layers
 from tests.ui.conftest import APP
 from workloads.errors import InputError
 
@@ -54,6 +60,12 @@ class Asking:
         self.at.session_state["ask.pending"].wait()
         return self.run()
 
+    def opened(self, *titles):
+        """The page with these folds open."""
+        for title in titles:
+            self.at.session_state[f"ask.open.{title}"] = True
+        return self.run()
+
     def link(self):
         return {key: value if isinstance(value, str) else value[0] for key, value in self.at.query_params.items()}
 
@@ -66,7 +78,7 @@ class Asking:
 
     def words(self):
         at = self.at
-        kinds = (at.markdown, at.caption, at.header, at.error, at.info, at.code)
+        kinds = (at.markdown, at.caption, at.header, at.error, at.warning, at.info, at.code)
         return "\n".join(str(element.value) for kind in kinds for element in kind).replace("\\", "")
 
     def numbers(self):
@@ -148,6 +160,82 @@ def test_a_question_is_found_by_a_reload_cancelled_and_the_old_answer_stays(smal
     assert "cancelled" in long.words()
     assert long.numbers() == small.numbers()
     assert "The question has changed since this answer" in long.words()
+
+
+def ended(small, stages, **words):
+    """A question that was ended after these stages of the small one's."""
+    asked = {**SMALL, **words}
+    given = ask_words.argv(asked)
+    job = Job(shared().root / key_of(asked_in(given), ("ask", *given)), ("ask", *given))
+    told = [one for one in small.at.session_state["ask.shown"].told if one["stage"] in stages]
+    told.append({"stage": "ended", "why": "stopped after 900 s: started again, it goes on"})
+    job.file(".toml").write_text(asked_in(given))
+    job.file(".told").write_text("".join(f"{json.dumps(one)}\n" for one in told))
+    return asked, job
+
+
+def test_a_question_that_was_ended_keeps_its_headline(small):
+    words, job = ended(small, ("bound", "candidate", "headline"), users="59")
+    asking = Asking(**words)
+    assert asking.numbers() == small.numbers()
+    said = asking.words()
+    assert "Stopped after 900 s. Below is what it had found by then; **How many GPUs?** goes on" in said
+    assert "what gives way first and what would help was not looked at" in said
+    assert "What helps" not in said
+    assert "First bound" not in said
+    changed = asking.set("number_input", "amount", 58.0)
+    assert "The question has changed since this answer" in changed.words()
+    assert changed.link()["job"] == job.key
+    assert Asking(**changed.link()).numbers() == small.numbers(), "a reload finds it"
+    job.delete()
+
+
+def test_a_question_that_was_ended_before_its_headline_keeps_its_fleets(small):
+    words, job = ended(small, ("bound", "candidate"), users="57")
+    asking = Asking(**words)
+    assert "Stopped after 900 s. Below is what it had found by then" in asking.words()
+    assert re.search(r"60 users on \d GPUs?: (misses|meets)", asking.words())
+    assert not asking.numbers()
+    assert not Asking(**{**SMALL, "users": "56"}).at.warning
+    job.delete()
+
+
+def test_until_what_binds_is_known_nothing_is_said_of_it(small):
+    (reach,) = (one["card"] for one in small.at.session_state["ask.shown"].told if one["stage"] == "reach")
+    (line,) = card_words.gives_way(reach)
+    assert line.startswith(f"Gives way at {reach['gives_way']['users']} users. Next GPU needed above")
+    (line,) = card_words.gives_way(small.at.session_state["ask.shown"].document())
+    assert line.startswith("Gives way first: ")
+
+
+def test_the_folds_show_what_the_answer_computed(small):
+    asking = Asking(**SMALL)
+    assert "What users wait for" not in asking.words()
+    asking.opened("What your users would feel", "Is the cache worth it", "Prompt order")
+    card = small.at.session_state["ask.shown"].document()
+    said = asking.words()
+    (row,) = [
+        row for row in card["plan"]["candidates"] if row["replicas"] == card["answer"]["replicas"] and row["runs"] > 1
+    ]
+    assert f"waits longer than {text.milliseconds(row['ttft_ms_p99'])} for its first token" in said
+    for name in ("What users wait for", "What a prompt is made of"):
+        assert f"**{name}**" in said
+    tables = [table.value for table in asking.at.dataframe]
+    (table,) = [one for one in tables if "prefix cache" in one]
+    assert list(table["prefix cache"]) == ["on", "off"]
+    assert table["within limits (95 %)"][0].startswith(text.percent(card["answer"]["attainment"]["mean"]))
+    assert table["within limits (95 %)"][1].startswith(text.percent(card["without_cache"]["attainment"]["mean"]))
+    figure = figures.latency_by_users(card)
+    load = {trace.name: trace.x[0] for trace in figure.data if trace.name.startswith("your load")}
+    assert load == {"your load 60": pytest.approx(60.0)}
+    ttft = next(trace for trace in figure.data if trace.name == "TTFT p99")
+    rows = sorted(card["plan"]["rates"], key=lambda one: one["load"])
+    assert ttft.x == pytest.approx(sorted(one["users"] for one in card["loads"]))
+    assert list(ttft.y) == pytest.approx(
+        [row["ttft_ms_p99"] if row["stable"] is not False else math.nan for row in rows], nan_ok=True
+    )
+    parts = layers.parts(ask_folds._class_of(card["scenario"]))
+    assert f"Of the average prompt's {sum(p.tokens for p in parts):,.0f} tokens" in said
 
 
 def test_a_way_out_is_one_press(folder):

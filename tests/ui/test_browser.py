@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvcast import text
+from kvcast.pages.ask_folds import FOLDS, SOURCES
 from tests.conftest import require_browser
 from tests.ui.browser import Reader, browser, dashboard
 
@@ -351,6 +352,8 @@ def test_every_page_can_be_read_by_everybody(chromium, server, scheme):
         reader.open(path).rest()
         if path == ASKED:
             answered(reader)
+            for title in (*FOLDS, SOURCES):
+                reader.click(reader.page.get_by_text(title, exact=True))
         levels = reader.page.evaluate(HEADINGS)
         assert levels.count(1) == 1, path
         assert levels[0] == 1, path

@@ -134,11 +134,33 @@ def more(made: dict[str, Any]) -> str:
             else f"attainment {text.percent(spare['attainment_one_down'])}"
         )
         survives = "" if spare["replicas"] is None else f"; {spare['replicas']} replicas survive the loss of one"
+        told = failure(made)
+        itself = "" if told else " (the failure itself: kvcast resilience, or a [[shock]])"
         lines.append(
-            f"one replica down: {down}{' (still meets)' if spare['enough'] else ''}{survives}; in the steady state (the"
-            " failure itself: kvcast resilience, or a [[shock]])"
+            f"one replica down: {down}{' (still meets)' if spare['enough'] else ''}{survives}; in the steady"
+            f" state{itself}"
         )
+        lines += [told] if told else []
     return "\n".join(lines)
+
+
+def failure(made: dict[str, Any]) -> str:
+    """What a failure itself does to the answer; "" where that was not asked, or of a plan of an earlier version."""
+    row = made.get("failure")
+    if not row:
+        return ""
+    back = (
+        f"not back at its target within {text.seconds(row['within_s'])}"
+        if row["recovered_s"] is None
+        else f"at its target again {text.seconds(row['recovered_s'])} after it is back"
+        if row["recovered_s"]
+        else "at its target again as soon as it is back"
+    )
+    return (
+        f"one replica fails, and is back, cold, after {text.seconds(row['down_s'])}: attainment"
+        f" {text.percent(row['attainment_during'])} meanwhile (before: {text.percent(row['attainment_before'])});"
+        f" {back}"
+    )
 
 
 def _grown(row: dict[str, Any]) -> list[str]:
