@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from calibrate.latency import StepTime
     from calibrate.models import ModelSpec
     from calibrate.utilization import StepWork
+    from kvcast.scenario.disaggregation import Changed
     from sim.fleet.processes import Process
     from sim.measure.report import Report
     from sim.recording import Recording
@@ -40,6 +41,7 @@ class Prepared:
     resolved: Resolved
     workload: Workload
     step_time: StepTime = field(repr=False)
+    changed: Changed | None = field(default=None, repr=False)  #: what `step_time` has been changed by, for all replicas
 
     @property
     def scenario(self) -> Scenario:
@@ -125,11 +127,16 @@ def class_limits(prepared: Prepared) -> list[tuple[str, SloClass]]:
     return named_limits(prepared.workload, limits_of(prepared.workload, prepared.scenario.slo))
 
 
+def with_steps(prepared: Prepared, changed: Changed) -> Prepared:
+    """The same run with other step times: those that changed(resolved, step_time) makes of them, of every replica."""
+    return replace(prepared, step_time=changed(prepared.resolved, prepared.step_time), changed=changed)
+
+
 def at_step_times(prepared: Prepared, factor: float) -> Prepared:
     """The same run with every step of the GPU taking `factor` times as long (host time of [engine] as it is)."""
     from calibrate.scaled import Scaled
 
-    return replace(prepared, step_time=Scaled(prepared.step_time, factor))
+    return with_steps(prepared, lambda _, step_time: Scaled(step_time, factor))
 
 
 def without_cache(prepared: Prepared) -> Prepared:
@@ -143,6 +150,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
     """Run the simulation alone. Options are those of `sim.simulate.run` (record_life, step_log, fast_forward, on_clock,
     processes)."""
     from kvcast.scenario.autoscale import scaler_of
+    from kvcast.scenario.disaggregation import pools_of
     from sim import simulate as engine
     from sim.fleet.shocks import processes_of
 
@@ -166,6 +174,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         client=scenario.client if scenario.client.acts else None,
         shed_over=scenario.cluster.shed_over,
         sessions_first=scenario.cluster.sessions_first,
+        pools=pools_of(prepared.resolved, prepared.changed),
         **{**options, "processes": [*beside, *options.get("processes", ())]},
     )
 
@@ -214,7 +223,7 @@ def bill(
     offered, price, inside = (summary["offered_per_s"], scenario.cost.gpu_hour_usd, requests["in_window"].astype(bool))
     if offered is None or price is None or not is_mix(scenario):
         return None
-    gpus = summary.get("replicas_held", scenario.cluster.replicas) * scenario.hardware.gpus
+    gpus = summary.get("replicas_held", scenario.cluster.replicas) * scenario.gpus_per_replica
     made = money(gpus * price, offered, requests["prompt_tokens"][inside], requests["output_tokens"][inside])
     return {**made, "usd_per_month": None} if scenario.autoscale.scales and clock_note(scenario) else made
 

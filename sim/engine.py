@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from calibrate.profile import DeviceProfile
 
 
+PREFILL, DECODE = "prefill", "decode"
+"""Pools of replicas."""
+
+
 class Cache(Protocol):
     """A replica's KV memory in blocks: total = in use + idle (cached, nobody's) + blank."""
 
@@ -158,6 +162,19 @@ class Scheduler(Protocol):
         ...
 
 
+class Elsewhere(Protocol):
+    """KV blocks of prompts that other replicas have computed (sim.fleet.transfer)."""
+
+    def keeps(self, request: int) -> bool:
+        """Whether a request's prompt lies on another replica, unread."""
+        ...
+
+    def read(self, request: int, replica: int, hit: int, blocks: int, now_s: float) -> float:
+        """Replica `replica`, which has the first `hit` blocks itself, begins to read the other `blocks` (mutates): when
+        they are there."""
+        ...
+
+
 @dataclass
 class Common:
     """What the replicas of one simulation share."""
@@ -171,9 +188,11 @@ class Common:
     replicas: int  #: schedulers, each with a cache of its own
     prefill_s: Callable[[int, int], float]  #: (cached, prompt) tokens -> seconds of a prefill alone
     cache_events: list[array[int]] | None = None  #: acquisitions and releases, of each replica
+    pool: str = ""  #: PREFILL or DECODE, of replicas that do only the one; "": both
+    elsewhere: Elsewhere | None = None  #: of a decode pool
     fleet_seen: dict[int, int] = field(default_factory=dict)
-    under_way: UnderWay = field(default_factory=UnderWay)
     seen: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  #: the same by each replica
+    under_way: UnderWay = field(default_factory=UnderWay)  #: what they compute in stretches
 
     def world(self, index: int) -> World:
         """What a policy of replica `index` may know; its random numbers are stream 2 of the seed."""
@@ -209,5 +228,6 @@ class Engine:
     has_speculation: bool = False  #: speculative decoding
     has_tiers: bool = False  #: cache tiers below its GPU memory
     has_optimum: bool = False  #: its caches can tell what they held, so that the best eviction can be found
+    has_pools: bool = False  #: replicas that only prefill, and others that only decode
     has_cancel: bool = False  #: a request can leave its schedulers before it has ended
     has_oracle: bool = False  #: its schedulers say what a request would hit

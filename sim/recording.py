@@ -280,6 +280,32 @@ class ClientUse:
 
 
 @dataclass(frozen=True)
+class Handed:
+    """How requests went from the replicas that prefill to those that decode (sim.fleet.pools): [n requests] unless said
+    otherwise. A request that its decode replica prefilled itself has -1, NaN and 0 here."""
+
+    prefill_replicas: int  #: the first ones of the fleet
+    kv_blocks: tuple[int, ...]  #: of every replica
+    prefill_replica: np.ndarray  #: int32
+    decode_replica: np.ndarray  #: int32, -1 = not yet
+    prefill_step: np.ndarray  #: int64, index into the prefill replica's steps of its last one
+    prefilled_s: np.ndarray  #: float64, end of the prefill
+    read_s: np.ndarray  #: float64, the decode replica has memory for it and begins to read its blocks
+    ready_s: np.ndarray  #: float64, they are there
+    placed_s: np.ndarray  #: float64, start of the decode replica's first step with it
+    read_blocks: np.ndarray  #: int64
+    decode_hit_tokens: np.ndarray  #: int64, that the decode replica had: not read
+    nic_busy_s: np.ndarray  #: float64 [replicas], seconds that their network interfaces were taken
+    block_bytes: int
+
+    @property
+    def waited_s(self) -> np.ndarray:
+        """float64 [n]: seconds in queues after the prefill, for memory and for a place in a batch; 0 of others."""
+        waits_s = self.read_s - self.prefilled_s + (self.placed_s - self.ready_s)
+        return np.where(np.isnan(waits_s), 0.0, waits_s)
+
+
+@dataclass(frozen=True)
 class Recording:
     """All columns are float64/int64 numpy arrays of shape [n requests] unless said otherwise; NaN = did not happen."""
 
@@ -334,7 +360,13 @@ class Recording:
     verified: Verified | None = None  #: with speculative decoding; a decode row of a step is then one verified token
     retries: np.ndarray | None = None  #: int64 [n], how often a failure has sent a request back to begin again
     clients: ClientUse | None = None  #: with clients that give up or try again, or a gateway that refuses; else None
+    handed: Handed | None = None  #: with replicas that only prefill
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def kv_blocks_of(self) -> np.ndarray:
+        """int64 [replicas]"""
+        return np.array(self.handed.kv_blocks if self.handed is not None else [self.kv_blocks] * len(self.steps))
 
     @property
     def left_s(self) -> np.ndarray:

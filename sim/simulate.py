@@ -28,6 +28,8 @@ from sim.fleet.fleet import Fleet
 from sim.fleet.gate import Gate
 from sim.fleet.hopeless import Hopeless
 from sim.fleet.oracle import Oracle
+from sim.fleet.pools import PooledCluster, Pools, pooled
+from sim.fleet.pools import check as check_pools
 from sim.fleet.processes import Process, begin
 from sim.fleet.recorded import Left, recorded
 from sim.fleet.replica import Replica
@@ -71,6 +73,7 @@ def run(
     shed_over: int | None = None,
     sessions_first: bool = False,
     apart: bool = True,
+    pools: Pools | None = None,
 ) -> Recording:
     """Simulate; deterministic for a given workload, parameters and seed.
 
@@ -83,9 +86,10 @@ def run(
     arrives after it was saved. record_cache keeps every acquisition and release of cached blocks (sim.optimum.schedule
     needs it). client: what clients do when no answer comes (sim.fleet.clients). shed_over, sessions_first: what a
     gateway refuses (sim.fleet.gate). apart=False simulates all replicas on one clock even where they have nothing to do
-    with each other (sim.fleet.apart), with the same result. With SGLang's semantics a row of step_log is (replica,
-    start_s, P or D, [(request, tokens)], retracted, tokens evicted, available, evictable and protected at the end of
-    the step, waiting)."""
+    with each other (sim.fleet.apart), with the same result. pools: the first of the replicas only prefill, the others
+    have `params` and `step_time` (sim.fleet.pools). With SGLang's semantics a row of step_log is (replica, start_s, P
+    or D, [(request, tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step,
+    waiting)."""
     engine = engine_of(params)
     engine.check(params, record_cache)
     _check_speculation(params, engine, oracle)
@@ -100,6 +104,17 @@ def run(
         _check_processes(params, record_cache, warm)
     if client is not None:
         _check_client(client, params, record_cache)
+    if pools is not None:
+        check_pools(pools, engine, params, replicas)
+        _check_beside_pools(
+            {
+                "processes or shocks": bool(processes),
+                "[client] timeouts or retries": client is not None,
+                "[cluster] shed_over": shed_over is not None,
+                "an optimum or an oracle": record_cache or oracle,
+                "a saved cache to begin with": warm is not None,
+            }
+        )
     log = RequestLog(workload, len(params.tiers), FrontEnd.of(params) is not None)
     paths = Paths(workload, params.hit_block, chains=engine.walks_chains(params))
     prefill_s = prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s)
@@ -114,7 +129,7 @@ def run(
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
         return make_router(router, rng, workload)
 
-    given = (hopeless, warm, client, shed_over, step_log, on_end)
+    given = (hopeless, warm, client, shed_over, step_log, on_end, pools)
     of_all = oracle or record_cache or bool(processes) or any(one is not None for one in given)
     if apart and replicas > 1 and not of_all and may_be_apart(find_router(router), workload, params):
         place = places(fleet, routing(), replicas)
@@ -123,13 +138,16 @@ def run(
                 left, end_s = run_apart(fleet, place, replicas, horizon_s)
             return recorded(engine, params, log, left, end_s, life)
     env = Clock()
-    cluster = fleet.front(
-        env,
-        routing(),
-        clients=None if client is None else Clients(env, log, client, seed),
-        gate=None if shed_over is None else Gate(workload, shed_over, sessions_first),
-    )
-    cluster.replicas += fleet.replicas(cluster, range(replicas))
+    if pools is not None:
+        cluster: Cluster = pooled(fleet, env, routing(), pools, seed, replicas)
+    else:
+        cluster = fleet.front(
+            env,
+            routing(),
+            clients=None if client is None else Clients(env, log, client, seed),
+            gate=None if shed_over is None else Gate(workload, shed_over, sessions_first),
+        )
+        cluster.replicas += fleet.replicas(cluster, range(replicas))
     if hopeless is not None:
         cluster.watch(hopeless.every, lambda now_s: hopeless.look(now_s, log, cluster.replicas))
     if warm is not None:
@@ -146,7 +164,8 @@ def run(
     if on_end is not None:
         on_end(cluster.replicas)
     left = [Left.of(replica) for replica in cluster.replicas]
-    recording = recorded(engine, params, log, left, env.now, life, cache_events, cluster.clients)
+    handed = cluster.columns() if isinstance(cluster, PooledCluster) else None
+    recording = recorded(engine, params, log, left, env.now, life, cache_events, cluster.clients, handed)
     return replace(recording, **_fleet_columns(cluster)) if processes else recording
 
 
@@ -197,6 +216,12 @@ def _check_processes(params: EngineParams, record_cache: bool, warm: CacheState 
     ):
         if wrong:
             raise InputError(f"processes ([[shock]], [autoscale], or your own) with {what}; expected a run without")
+
+
+def _check_beside_pools(wanted: dict[str, bool]) -> None:
+    for what, wrong in wanted.items():
+        if wrong:
+            raise InputError(f"[disaggregation] with {what}: not simulated together, expected a run without one")
 
 
 def _check_client(client: ClientConfig, params: EngineParams, record_cache: bool) -> None:

@@ -20,6 +20,7 @@ from kvcast import figures, text
 from kvcast.pages.edit.chart import draw
 from kvcast.pages.edit.plain import plain
 from kvcast.planner import words
+from kvcast.present import pools_text
 from kvcast.present.numbers import MARK as MARK
 from kvcast.present.numbers import Number, four
 from kvcast.present.numbers import mark_of_share as mark_of_share
@@ -182,6 +183,11 @@ def tables(run: Run) -> None:
     s = run.summary
     _classes(s)
     _worth(s)
+    if found := s.get("disaggregation"):
+        st.header("Prefill and decode")
+        rows = pools_text.rows_of(found)
+        st.dataframe([dict(zip(pools_text.HEADER, row, strict=True)) for row in rows], hide_index=True, width="stretch")
+        st.caption(plain(pools_text.parts(found)))
     with st.expander(f"Notes ({len(s['notes'])})"):
         for note in s["notes"]:
             st.text(note)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvcast.planner.candidates import fleet_of
 from kvcast.planner.load import FARTHEST, STRIDE, Capacity, Loads, factor_of, with_load
 from kvcast.planner.sampled import brief, sampled
 from kvcast.planner.trials import Judged, Trial, Trials
@@ -138,7 +139,7 @@ def _fleets(trials: Trials, scenarios: Sequence[Scenario]) -> list[int | None]:
 
     def judge(asked: dict[int, list[int]]) -> dict[int, list[bool]]:
         places = [(i, n) for i, ns in asked.items() for n in ns]
-        fleets = [replace(scenarios[i], cluster=replace(scenarios[i].cluster, replicas=n)) for i, n in places]
+        fleets = [fleet_of(scenarios[i], n) for i, n in places]
         answers = iter(trials.judge([sampled(Trial(fleet)) for fleet in fleets]))
         return {i: [next(answers).attains for _ in ns] for i, ns in asked.items()}
 

@@ -87,7 +87,9 @@ def _resources(scenario: Scenario) -> list[tuple[str, Trial | str]]:
         engine=replace(scenario.engine, kv_blocks=round((resolved.scenario.engine.kv_blocks or 0) * (1 + SHARE))),
     )
     oracle: Trial | str = Trial(scenario, "oracle", full=True)
-    if scenario.cluster.replicas == 1:
+    if scenario.disaggregation.on:
+        oracle = "the oracle router knows one pool of replicas"
+    elif scenario.cluster.replicas == 1:
         oracle = "one replica: nothing to route"
     elif scenario.hardware.attention_dp > 1:
         oracle = "the oracle router knows one cache a replica, not those of attention_dp ranks"

@@ -54,6 +54,11 @@ class Combination:
 
 
 def fleet_of(scenario: Scenario, n: int) -> Scenario:
+    """n replicas of it; in pools at its own ratio, at least one of each kind. One replica alone does both."""
+    pools, of = scenario.disaggregation, scenario.cluster.replicas
+    if pools.on:
+        prefills = min(max(round(n * pools.prefill_replicas / of), 1), n - 1)
+        scenario = replace(scenario, disaggregation=replace(pools, prefill_replicas=prefills))
     return replace(scenario, cluster=replace(scenario.cluster, replicas=n))
 
 
@@ -70,9 +75,20 @@ def combinations(doc: dict, vary: Sequence[str], source: str = "scenario") -> li
             )
         try:
             scenario = scenario_from_doc(override(doc, [f"{key}={value}" for key, value in values.items()]), source)
+            _check_alike(scenario)
             found.append(Combination(values, priced(scenario, None if "cost.gpu_hour_usd" in values else own)))
         except InputError as error:
             found.append(Combination(values, None, str(error)))
     if all(one.scenario is None for one in found):
         raise InputError(found[0].reason)
     return found
+
+
+def _check_alike(scenario: Scenario) -> None:
+    """Raise InputError where replicas that prefill are of another kind: a fleet is counted in replicas of one."""
+    pools, width = scenario.disaggregation, scenario.hardware.tensor_parallel
+    if pools.on and (pools.prefill_profile or pools.prefill_tensor_parallel not in (None, width)):
+        raise InputError(
+            "[disaggregation] prefill_tensor_parallel and prefill_profile: expected neither in a plan, whose replicas"
+            " are all of one kind"
+        )

@@ -54,6 +54,9 @@ def launch_of(scenario: Scenario) -> dict[str, Any] | None:
     gpus = given.hardware.gpus
     each = f" of {gpus} GPUs" if gpus > 1 else ""
     words = f"{n} of these{each} behind a {given.cluster.router} router" if n > 1 else f"one replica{each}"
+    if given.disaggregation.on:
+        prefills = given.disaggregation.prefill_replicas
+        words = f"{prefills} of these{each} to prefill and {n - prefills} to decode, behind a proxy that sends to both"
     commands = {engine: argv if engine == given.engine.semantics else None for engine in WRITERS}
     return {**commands, "words": words, "notes": notes}
 
@@ -115,6 +118,11 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
         argv += ["--kv-offloading-backend", "native", "--kv-offloading-size", f"{total:g}"]
         notes.append("kvcast's cache tier is a model of KV offloading; the size is for all GPUs of a replica together")
     argv += [] if e.async_scheduling else ["--no-async-scheduling"]
+    if given.disaggregation.on:
+        argv += ["--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})]
+        if given.disaggregation.prefill_max_num_batched_tokens:
+            budget = given.disaggregation.prefill_max_num_batched_tokens
+            notes.append(f"replicas that prefill: the same with --max-num-batched-tokens {budget}")
     if given.speculative.method is not None:
         config, note = _speculative_config(given)
         argv += ["--speculative-config", json.dumps(config)]

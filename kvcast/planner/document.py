@@ -54,7 +54,9 @@ def interval_of(found: Interval | None, at_most: float | None = None) -> dict[st
 
 def size_of(combination: Combination, replicas: int) -> dict[str, Any]:
     gpus, price = replicas * combination.gpus_per_replica, combination.usd_per_gpu_hour
-    return {"replicas": replicas, "gpus": gpus, "usd_per_hour": None if price is None else gpus * price}
+    size = {"replicas": replicas, "gpus": gpus, "usd_per_hour": None if price is None else gpus * price}
+    pools = combination.with_replicas(replicas).disaggregation
+    return {**size, "prefill_replicas": pools.prefill_replicas} if pools.on else size
 
 
 def candidate_rows(fleet: Fleet, fragile: Collection[tuple[int, int]] = ()) -> list[dict[str, Any]]:

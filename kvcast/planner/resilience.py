@@ -203,6 +203,8 @@ class Disturbed:
             SLOW: Shock(SLOW, CALM_S, lasts_s),
             LONG_PROMPTS: Shock(LONG_PROMPTS, CALM_S, lasts_s, size=float(min(100_000, max(most - 1000, 1)))),
         }
+        if self.scenario.disaggregation.on:  # what happens to a replica is not simulated there
+            return [of_kind[BURST], of_kind[LONG_PROMPTS]]
         n = self.scenario.cluster.replicas
         if n > 1:
             once = Shock(ROLLING, CALM_S)

@@ -23,6 +23,7 @@ from calibrate.atlas.tables import bundled_gpus, load
 from calibrate.memory import WIDTHS
 from calibrate.sources.roofline import GPUS
 from kvcast import api
+from kvcast.planner.candidates import fleet_of
 from kvcast.planner.document import interval_of, size_of
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.sampled import sampled
@@ -290,9 +291,8 @@ def _on(scenario: Scenario, profile: str, width: int, replicas: int) -> Scenario
     """The scenario on other GPUs: with the KV memory that fits there, and their price where there is a list."""
     only = {"profile": profile, "gpu": None, "tensor_parallel": width, **TENSOR_PARALLEL_ONLY}
     moved = replace(
-        scenario,
+        fleet_of(scenario, replicas),
         hardware=replace(scenario.hardware, **only),
-        cluster=replace(scenario.cluster, replicas=replicas),
         engine=replace(scenario.engine, kv_blocks=None),
     )
     return priced(moved, scenario)

@@ -10,7 +10,7 @@ from typing import Any
 
 from kvcast import figures, text
 from kvcast.planner.words import NAMES, share
-from kvcast.present import html_page, measured_text, verdict
+from kvcast.present import html_page, measured_text, pools_text, verdict
 from kvcast.present.html_basis import Document, assumptions, provenance
 from kvcast.present.numbers import four
 from kvcast.present.terms import TERMS
@@ -40,6 +40,7 @@ def of_run(run: Run) -> str:
         html_page.section("Verdict by class", judged(s["verdict"]["classes"] if s["verdict"] else ())),
         *([html_page.section("Shocks", _shocks(s["shocks"]))] if s.get("shocks") else []),
         html_page.section("Latency", _latency(run)),
+        *([html_page.section("Prefill and decode", _pools(s["disaggregation"]))] if s.get("disaggregation") else []),
         html_page.section("Prefix cache", _cache(run)),
         html_page.section("Fleet over time", _fleet(run)),
         html_page.section("By class", _by_class(s)),
@@ -169,6 +170,13 @@ def _shocks(shocks: Sequence[Document]) -> str:
     """What each shock did, and when the fleet was back."""
     told = "".join(html_page.paragraph(f"{shocked.back(row)}.") for row in shocks)
     return html_page.table(shocked.HEADER, shocked.rows_of(shocks)) + told
+
+
+def _pools(found: Document) -> str:
+    """What each pool did, and what a first token waited for between them."""
+    return html_page.table(pools_text.HEADER, pools_text.rows_of(found)) + html_page.paragraph(
+        f"{pools_text.parts(found)}."
+    )
 
 
 def _worth(s: Document) -> str:

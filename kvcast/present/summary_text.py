@@ -13,6 +13,7 @@ from kvcast import text
 from kvcast.api import Result
 from kvcast.present import measured_text
 from kvcast.present.cache_text import cache_lines, fates, worth_table
+from kvcast.present.pools_text import pool_lines
 from kvcast.present.verdict_text import headline, limits, load_line, verdict
 from kvcast.scenario.autoscale import scaling_lines
 from kvcast.scenario.resolve import HOST_KEYS
@@ -36,7 +37,8 @@ __all__ = [
 
 def describe(result: Result, baseline: Result | None = None) -> str:
     """Everything `kvcast run` prints. `baseline`: the same run with the prefix cache off."""
-    parts = [heading(result), verdict(result), shock_lines(result), latency_table(result), cache_lines(result)]
+    parts = [heading(result), verdict(result), shock_lines(result), latency_table(result), pool_lines(result)]
+    parts.append(cache_lines(result))
     if compared := result.report.summary.get("measured"):
         parts.insert(1, measured_text.as_text(compared))
     if baseline is not None:
@@ -48,7 +50,7 @@ def describe(result: Result, baseline: Result | None = None) -> str:
 def heading(result: Result) -> str:
     scenario, s = result.scenario, result.report.summary
     cache = f"prefix cache {scenario.cache.policy}" if scenario.cache.enabled else "prefix cache off"
-    gpus = f" x {s['gpus_per_replica']} GPUs" if s["gpus_per_replica"] > 1 else ""
+    gpus = f" x {s['gpus_per_replica']:g} GPUs" if s["gpus_per_replica"] > 1 else ""
     if not scenario.hardware.layout.plain:
         gpus += f" ({s['layout']})"
     profile = result.resolved.profile
@@ -56,13 +58,19 @@ def heading(result: Result) -> str:
         f"{scenario.name or 'scenario'}: {result.resolved.model.name} on {profile.device['name']}",
         f"step times: {profile.id} ({s['profile_hash'][:19]}), {profile.label}",
         (
-            f"{s['replicas']} {'replica' if s['replicas'] == 1 else 'replicas'}{gpus}{scaled.of(s)},"
+            f"{s['replicas']} {'replica' if s['replicas'] == 1 else 'replicas'}{gpus}{_split(s)}{scaled.of(s)},"
             f" {scenario.cluster.router},"
             f" {cache}, {s['engine_semantics']}, seed {s['seed']}{_uneven(s)}"
         ),
         f"{text.count(s['arrived'])} requests arrived in the window: {fates(s, is_mix(scenario))}",
     ]
     return "\n".join(lines)
+
+
+def _split(s: dict[str, Any]) -> str:
+    """How many of the replicas only prefill, where some do."""
+    found = s.get("disaggregation")
+    return f" ({found['pools'][0]['replicas']} prefill, {found['pools'][1]['replicas']} decode)" if found else ""
 
 
 def _uneven(s: dict[str, Any]) -> str:

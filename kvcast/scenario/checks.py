@@ -15,6 +15,7 @@ from typing import Any
 
 from calibrate.layout import COLLECTIVES, NODE_GPUS
 from kvcast.scenario.autoscale import autoscale_problems
+from kvcast.scenario.disaggregation import pool_problems
 from kvcast.scenario.speculation import speculation_problems
 from sim.scenario import SHOCKS, CostConfig, EngineConfig, HardwareConfig, Scenario
 from workloads.config import WorkloadConfig
@@ -80,6 +81,7 @@ def problems(scenario: Scenario) -> Iterator[str]:
     yield from _workload_problems(scenario.workload)
     yield from _name_problems(scenario)
     yield from speculation_problems(scenario)
+    yield from pool_problems(scenario)
 
 
 def _value_problems(node: Any, section: str) -> Iterator[str]:

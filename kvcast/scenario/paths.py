@@ -24,6 +24,7 @@ def absolute(doc: dict, base: Path) -> dict:
         ("workload", "tokenizer", _path),
         ("model", "config", _path),
         ("hardware", "profile", _profile),
+        ("disaggregation", "prefill_profile", _profile),
     ):
         table = doc.get(section)
         if isinstance(table, dict) and isinstance(table.get(name), str) and table[name]:
@@ -38,6 +39,9 @@ def absolute(doc: dict, base: Path) -> dict:
 def absolute_scenario(scenario: Scenario, base: Path) -> Scenario:
     """The scenario with its relative paths taken from `base`, and what its demand's file says in the file's place."""
     workload, model, hardware = scenario.workload, scenario.model, scenario.hardware
+    pools = scenario.disaggregation
+    if pools.prefill_profile:
+        pools = replace(pools, prefill_profile=_profile(pools.prefill_profile, base))
     if workload.trace:
         workload = replace(workload, trace=_path(workload.trace, base))
     if workload.tokenizer:
@@ -48,7 +52,11 @@ def absolute_scenario(scenario: Scenario, base: Path) -> Scenario:
     if model.config:
         model = replace(model, config=_path(model.config, base))
     return replace(
-        scenario, workload=workload, model=model, hardware=replace(hardware, profile=_profile(hardware.profile, base))
+        scenario,
+        workload=workload,
+        model=model,
+        hardware=replace(hardware, profile=_profile(hardware.profile, base)),
+        disaggregation=pools,
     )
 
 

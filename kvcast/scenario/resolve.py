@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from calibrate.factors import PLAIN, Factors
 from kvcast.scenario.autoscale import with_autoscale
 from kvcast.scenario.checks import check
+from kvcast.scenario.disaggregation import with_prefill_pool
 from kvcast.scenario.fitting import fitting_profile, model_of
 from kvcast.scenario.gpu_prices import priced
 from kvcast.scenario.paths import absolute_scenario
@@ -55,6 +56,7 @@ class Resolved:
     profile: DeviceProfile
     origins: dict[str, str] = field(default_factory=dict)  #: engine key -> where its value came from
     kv_lines: tuple[str, ...] = ()  #: the arithmetic of the KV capacity
+    prefill: Resolved | None = None  #: what replicas that only prefill have, where there are any
 
     @property
     def lowered(self) -> bool:
@@ -157,10 +159,24 @@ class Resolved:
 
 def resolve(scenario: Scenario) -> Resolved:
     """Look up model and profile and fill in the engine's defaults for that GPU. Raises InputError."""
-    from calibrate.resolve import profile_of_gpu, resolve_profile
-
     check(scenario)
     scenario = absolute_scenario(scenario, Path.cwd())
+    resolved = with_prefill_pool(_placed(scenario), scenario, _placed)
+    window = with_window(resolved.scenario, kv_tokens_of(resolved), lambda: _token_s(resolved))
+    resolved = replace(resolved, scenario=with_surges(window))
+    for tier in resolved.params.tiers:
+        if tier.blocks < 1:
+            raise InputError(
+                f"[cache.tiers.{tier.name}] capacity_gib: expected room for one block of {tier.block_bytes:,} bytes at"
+                " least"
+            )
+    return resolved
+
+
+def _placed(scenario: Scenario) -> Resolved:
+    """A scenario's model and profile, and every engine default on that GPU."""
+    from calibrate.resolve import profile_of_gpu, resolve_profile
+
     given, layout = scenario.model, scenario.hardware.layout
     model = model_of(scenario)
     dtype, kv_dtype = model.weight_dtype(given.dtype), given.kv_dtype or model.kv_dtype(given.dtype)
@@ -171,16 +187,7 @@ def resolve(scenario: Scenario) -> Resolved:
     profile = resolve_profile(scenario.hardware.profile, model, dtype, layout, kv_dtype, scenario.hardware.link)
     scenario = priced(scenario)
     resolved = Resolved(replace(scenario, model=replace(given, dtype=dtype, kv_dtype=kv_dtype)), model, profile)
-    resolved = with_autoscale(_with_engine_defaults(resolved))
-    window = with_window(resolved.scenario, kv_tokens_of(resolved), lambda: _token_s(resolved))
-    resolved = replace(resolved, scenario=with_surges(window))
-    for tier in resolved.params.tiers:
-        if tier.blocks < 1:
-            raise InputError(
-                f"[cache.tiers.{tier.name}] capacity_gib: expected room for one block of {tier.block_bytes:,} bytes at"
-                " least"
-            )
-    return resolved
+    return with_autoscale(_with_engine_defaults(resolved))
 
 
 def _with_engine_defaults(resolved: Resolved) -> Resolved:
@@ -291,8 +298,12 @@ def _holding(resolved: Resolved, length: int) -> str:
 def kv_tokens_of(resolved: Resolved) -> float:
     """Tokens that the prefix caches of the fleet hold."""
     scenario = resolved.scenario
-    caches = scenario.hardware.attention_dp * scenario.cluster.replicas
+    prefills = scenario.disaggregation.prefill_replicas
+    caches = scenario.hardware.attention_dp * (scenario.cluster.replicas - prefills)
     tokens = resolved.memory.tokens(scenario.engine.kv_blocks or 0) * caches
+    if resolved.prefill is not None:
+        first = resolved.prefill
+        tokens += first.memory.tokens(first.scenario.engine.kv_blocks or 0) * prefills
     return float(tokens) if scenario.cache.enabled else 0.0
 
 

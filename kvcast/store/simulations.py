@@ -176,16 +176,10 @@ def _one(task: Task, workload: Workload) -> float:
     elif task.what_if:
         from calibrate.faster import faster
 
-        resolved = prepared.resolved
-        prepared = replace(
+        prepared = api.with_steps(
             prepared,
-            step_time=faster(
-                prepared.step_time,
-                resolved.profile,
-                resolved.model,
-                resolved.scenario.model.dtype,
-                task.what_if,
-                resolved.host,
+            lambda of, step_time: faster(
+                step_time, of.profile, of.model, of.scenario.model.dtype, task.what_if, of.host
             ),
         )
     if task.hopeless:

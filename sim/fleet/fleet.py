@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Protocol
 
 from sim.engine import Common, Engine, Scheduler
 from sim.fleet.arrivals import Arrivals
@@ -14,9 +15,15 @@ from sim.fleet.cluster import Cluster
 from sim.fleet.doorway import Doorway
 from sim.fleet.gate import Gate
 from sim.fleet.ranks import LockStepReplica, maker
-from sim.fleet.replica import Replica
+from sim.fleet.replica import Front, Replica
 from sim.fleet.router import Router
 from sim.front_end import FrontEnd
+
+
+class Told(Front, Protocol):
+    """Whom replicas tell of their requests, on its clock."""
+
+    env: Clock
 
 
 @dataclass
@@ -32,10 +39,17 @@ class Fleet:
     life: list[list[tuple]] | None
     step_log: list | None
 
-    def front(self, clock: Clock, router: Router, clients: Clients | None = None, gate: Gate | None = None) -> Cluster:
+    def front(
+        self,
+        clock: Clock,
+        router: Router,
+        clients: Clients | None = None,
+        gate: Gate | None = None,
+        kind: Callable[..., Cluster] = Cluster,
+    ) -> Cluster:
         """One without replicas."""
         common, engine = self.common, self.engine
-        return Cluster(
+        return kind(
             clock,
             common.workload,
             self.arrivals,
@@ -55,7 +69,7 @@ class Fleet:
         make, ranks = self.engine.fleet(self.common), self.common.params.ranks
         return make if ranks == 1 else maker(make, ranks, self.engine.ranks_in_turn)
 
-    def replicas(self, front: Cluster, indices: Iterable[int]) -> list[Replica]:
+    def replicas(self, front: Told, indices: Iterable[int]) -> list[Replica]:
         """Of these numbers, which tell that front of their requests."""
         common = self.common
         kind = Replica if common.params.ranks == 1 else LockStepReplica

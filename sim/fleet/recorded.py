@@ -16,7 +16,7 @@ from sim.fleet.clients import Clients
 from sim.fleet.replica import Replica
 from sim.kvcache.observed import as_table
 from sim.log import RequestLog
-from sim.recording import UNFINISHED, Recording, Steps, TierUse, Verified, by_replica, summed_use
+from sim.recording import UNFINISHED, Handed, Recording, Steps, TierUse, Verified, by_replica, summed_use
 from sim.scenario import EngineParams
 from sim.step_record import StepRecord
 
@@ -43,14 +43,18 @@ def recorded(
     life: list[list[tuple]] | None,
     cache_events: list[array[int]] | None = None,
     clients: Clients | None = None,
+    in_pools: tuple[dict[str, np.ndarray], Handed] | None = None,
 ) -> Recording:
-    """A run whose clock has stopped at `now_s`. Fills in `life`."""
-    columns = log.columns()
+    """A run whose clock has stopped at `now_s`. Fills in `life`. in_pools: instead of the log's own columns those of a
+    fleet in pools (sim.fleet.pools)."""
+    columns, handed = (log.columns(), None) if in_pools is None else in_pools
     steps = [one.record.steps() for one in left]
     sent_s = _sent(left, steps)
     columns |= _told(columns, steps, sent_s, now_s)
     if life is not None:
         _tell_lives(life, columns, steps, now_s)
+        if handed is not None:
+            _tell_hand_overs(life, handed, now_s)
     return Recording(
         **columns,  # type: ignore[arg-type]
         steps=steps,
@@ -66,6 +70,7 @@ def recorded(
         sent_s=sent_s,
         clients=None if clients is None else clients.use(),
         verified=_verified(params, left, log),
+        handed=handed,
         cache_events=None if cache_events is None else [as_table(events) for events in cache_events],
     )
 
@@ -104,6 +109,19 @@ def _tier_use(left: Sequence[Left]) -> list[TierUse]:
     """Each tier over all replicas."""
     each = [use for r in left for use in r.tiers_used]
     return [summed_use(uses) for uses in zip(*each, strict=True)]
+
+
+def _tell_hand_overs(life: list[list[tuple]], handed: Handed, now_s: float) -> None:
+    """Fill in the phases between a prefill and the first step of the decode replica, until the clock stopped."""
+    times = np.stack([handed.prefilled_s, handed.read_s, handed.ready_s, handed.placed_s])
+    for request in np.flatnonzero(~np.isnan(handed.prefilled_s)).tolist():
+        at_s, *later_s = times[:, request].tolist()
+        for phase, until_s in zip(("queued", "loading", "queued"), later_s, strict=True):
+            end_s = min(until_s, now_s) if until_s == until_s else now_s  # NaN: not yet
+            if end_s > at_s:
+                life[request].append((phase, at_s, end_s, 0))
+            at_s = end_s
+        life[request].sort(key=lambda phase: (phase[1], phase[2]))
 
 
 def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: list, now_s: float) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Protocol
@@ -109,6 +109,9 @@ class Replica:
         self.scheduler = self._make(self.index)
         self.scheduler.begin_at(len(self.record.times))
         self._speculates = hasattr(self.scheduler, "emits")
+        self._reading: Sequence[object] = getattr(
+            self.scheduler, "reading", ()
+        )  # requests whose prompts are on their way
         self._door = self._make_door()
         self._idle: simpy.Event | None = None  # waiting for work
         self._step_end: simpy.Event | None = None
@@ -122,6 +125,7 @@ class Replica:
         self._held: deque[tuple[float, int]] = deque()  # (time, request) of arrivals that no call has been able to see
         self._held_tokens = 0
         self._given_up: dict[int, float] = {}  # requests that the engine has not let go of, and when that was
+        self._read: deque[tuple[float, int]] = deque()  # (time, request) whose kept blocks have been read elsewhere
         self._coming: dict[int, simpy.Event] = {}  # requests that are still in the front end
         self._coming_tokens = 0  # their prompts
         self._sent = 0  # steps of the present stretch whose tokens have been given to it
@@ -302,6 +306,16 @@ class Replica:
         else:
             self._cut()
 
+    def release(self, request: int) -> None:
+        """The blocks that it keeps of a prompt have been read (sim.fleet.transfer): the engine frees them at the end of
+        a step."""
+        self._read.append((self.env.now, request))
+        if self._idle is not None:
+            if not self._idle.triggered:
+                self.env.trigger_at(self._idle, self.env.now, self.index)
+        else:
+            self._cut()
+
     def _let_go(self, request: int, computed: int) -> None:
         self._door.left(request)
         if self.life is not None:
@@ -315,7 +329,7 @@ class Replica:
             self._cut()
 
     def _receive(self, until_s: float) -> bool:
-        """Queue what was held and arrived by then, and let go of what was given up; whether there was any."""
+        """Queue what was held and arrived by then, and let go of what was given up or read; whether there was any."""
         held, some = self._held, False
         while held and held[0][0] <= until_s:
             _, request = held.popleft()
@@ -325,6 +339,9 @@ class Replica:
         for request in [request for request, at_s in self._given_up.items() if at_s <= until_s]:
             del self._given_up[request]
             self._let_go(request, self.scheduler.cancel(request))
+            self._settled, some = False, True
+        while self._read and self._read[0][0] <= until_s:
+            self.scheduler.let_go(self._read.popleft()[1])  # type: ignore[attr-defined]
             self._settled, some = False, True
         return some
 
@@ -336,7 +353,7 @@ class Replica:
     @property
     def waiting(self) -> int:
         """Requests in its front end and its queue."""
-        return len(self._coming) + len(self._held) + len(self.scheduler.waiting)
+        return len(self._coming) + len(self._held) + len(self.scheduler.waiting) + len(self._reading)
 
     @property
     def now_s(self) -> float:
@@ -452,7 +469,7 @@ class Replica:
         scheduler = self.scheduler
         chunks, n, sum_context, max_context, sampled = scheduler.shape()
         self._shape = chunks, sum_context, sampled
-        alone = self.most_steps > 1 and not (self._given_up or (self._held and scheduler.joins_next()))
+        alone = self.most_steps > 1 and not (self._given_up or self._read or (self._held and scheduler.joins_next()))
         k = scheduler.stretch(self.most_steps) if alone else 1
         if k == 1:
             seconds, code = self.step_time.step(chunks, n, sum_context, max_context, sampled)
@@ -542,7 +559,11 @@ class Replica:
     def _sample(self, t_s: float) -> None:
         s, cache = self.scheduler, self.scheduler.cache
         self.record.sample(
-            t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), len(s.waiting) + len(self._held)
+            t_s,
+            cache.total - cache.blank - cache.idle,
+            cache.idle,
+            len(s.running),
+            len(s.waiting) + len(self._held) + len(self._reading),
         )
 
     def _log_row(self, start_s: float, row: tuple | None) -> None:

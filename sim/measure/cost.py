@@ -19,7 +19,7 @@ from sim.recording import Recording, Steps, by_replica
 from workloads import portable
 
 
-def busy_gpu_s(rec: Recording, new_prompt_tokens: np.ndarray, gpus_per_replica: int) -> np.ndarray:
+def busy_gpu_s(rec: Recording, new_prompt_tokens: np.ndarray, gpus_per_replica: float) -> np.ndarray:
     """GPU-seconds of busy step time per request, float64 [n]; sums to the step time of all replicas x gpus_per_replica
     (at most, where replicas failed).
 

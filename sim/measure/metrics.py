@@ -90,7 +90,9 @@ def run_end_s(rec: Recording) -> float:
 
 
 def per_request(rec: Recording, workload: Workload) -> dict[str, np.ndarray]:
-    """ttft_s, tpot_s, e2e_s and queue_s, float64 [n]; NaN where undefined (TPOT of a single output token)."""
+    """ttft_s, tpot_s, e2e_s and queue_s, float64 [n]; NaN where undefined (TPOT of a single output token). A request
+    that was prefilled elsewhere has waited in the queues of both replicas."""
+    queue_s = rec.admit_s - rec.arrival_s
     out = workload.output_tokens
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = np.where(out > 1, (rec.finish_s - rec.first_token_s) / (out - 1), np.nan)
@@ -98,7 +100,7 @@ def per_request(rec: Recording, workload: Workload) -> dict[str, np.ndarray]:
         "ttft_s": rec.first_token_s - rec.arrival_s,
         "tpot_s": tpot,
         "e2e_s": rec.finish_s - rec.arrival_s,
-        "queue_s": rec.admit_s - rec.arrival_s,
+        "queue_s": queue_s if rec.handed is None else queue_s + rec.handed.waited_s,
     }
 
 

@@ -82,6 +82,11 @@ def notes(
         notes.append(
             "speculative decoding: acceptances are the scenario's, whatever the text; MFU and MBU are not known with it"
         )
+    if "disaggregation" in summary:
+        notes.append(
+            "prefill and decode apart: schedulers are the engine's, transfers as [disaggregation] says (no measured"
+            " fleet checks them); the first token is the decode replica's"
+        )
     if UNVERIFIED in summary["engine_semantics"]:
         notes.append(
             f"{summary['engine_semantics']}: its rules are those of its public source and documentation; no recorded"

@@ -142,16 +142,18 @@ def engine_numbers(
     rec: Recording, window: Window, inside: np.ndarray, shares: dict[str, float], held: float
 ) -> dict[str, Any]:
     """held: mean number of replicas that hold their GPUs in the window."""
-    blocks = rec.kv_blocks * held or 1
+    each = rec.kv_blocks_of
+    blocks = float(each.mean()) * held or 1
 
     def mean(column: str) -> float:
         return sum(metrics.time_mean(s, column, window) for s in rec.samples)
 
     running, present = mean("running"), metrics.in_system_mean(rec, window)
-    peak = max((int(s.blocks_in_use.max()) for s in rec.samples if len(s.t_s)), default=0)
+    pairs = zip(rec.samples, each.tolist(), strict=True)
+    peak = max((int(s.blocks_in_use.max()) / size for s, size in pairs if len(s.t_s)), default=0.0)
     return {
         "kv_usage_mean": mean("blocks_in_use") / blocks,
-        "kv_usage_peak": peak / rec.kv_blocks if rec.kv_blocks else None,
+        "kv_usage_peak": peak,
         "kv_cached_idle_mean": mean("blocks_cached_idle") / blocks,
         "in_system_mean": present,
         "running_mean": running,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.measure import judged, metrics
+from sim.measure import judged, metrics, pools
 from sim.measure.balance import balance
 from sim.measure.causes import miss_causes
 from sim.measure.cost import busy_gpu_s, cache_worth, cost_summary
@@ -123,9 +123,10 @@ def build_report(
 
         evicted = evicted_parts(rec, workload, *grouping)
     stability = stability_of(rec, workload, window)
-    gpus, held = scenario.hardware.gpus, replicas_held(rec, window.start_s, window.end_s)
+    gpus, held = scenario.gpus_per_replica, replicas_held(rec, window.start_s, window.end_s)
     computed = workload.prompt_tokens - rec.hit_tokens + rec.recomputed_tokens
-    gpu_s = busy_gpu_s(rec, np.where(admitted, computed, 0).astype(np.int64), gpus)
+    work = np.where(admitted, computed, 0).astype(np.int64)
+    gpu_s = busy_gpu_s(rec, work, gpus) if rec.handed is None else pools.gpu_seconds(rec, work, scenario)
     output_tokens = metrics.tokens_emitted(rec, window)
     prefilled_tokens = int(workload.prompt_tokens[window.holds(rec.first_token_s)].sum())
     cost, gpu_hours, sessions = cost_summary(
@@ -147,6 +148,10 @@ def build_report(
     if rec.verified is not None:  # a decode has that many rows, and reads its context once: StepWork knows neither
         shares["decode_batch"] /= rec.verified.rows
         step_work = None
+    gpu_busy_s = shares["busy_s"] * gpus
+    if rec.handed is not None:
+        gpu_busy_s = pools.busy_gpus_s(rec, window, scenario)
+        step_work = step_work if len(set(pools.pool_gpus(scenario))) == 1 else None  # it is of one width
     fates = fate_counts(rec.status[inside])
     of_limits = judged.by_limits(
         columns, good, workload.class_names, slo, scenario.slo, stability.stable, window.seconds
@@ -192,10 +197,10 @@ def build_report(
         "backlog_growth_tokens_per_s": stability.growth_tokens_per_s,
         "headroom": None,
         "gpu_hours": held * gpus * window.seconds / 3600,
-        "gpu_busy_s": shares["busy_s"] * gpus,
+        "gpu_busy_s": gpu_busy_s,
         "cost": cost,
         "replicas": len(rec.steps),
-        **({"balance": balance(rec, counted, computed + workload.output_tokens)} if len(rec.steps) > 1 else {}),
+        **_by_replica(rec, workload, scenario, window, counted, computed),
         **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
         **({} if rec.held_s is None else {"fleet": _fleet(rec, scenario, window)}),
         **({} if rec.clients is None else {"clients": clients_row(rec, workload, inside)}),
@@ -230,6 +235,15 @@ def build_report(
         life=rec.life,
         notes=(*workload.notes, *rec.notes, *notes(summary, workload, window, scenario, causes)),
     )
+
+
+def _by_replica(
+    rec: Recording, workload: Workload, scenario: Scenario, window: Window, counted: np.ndarray, computed: np.ndarray
+) -> dict[str, Any]:
+    """How evenly the replicas of a fleet, or of its two pools, are loaded."""
+    if rec.handed is not None:
+        return {"disaggregation": pools.summary(rec, scenario, window, counted, computed, workload.output_tokens)}
+    return {"balance": balance(rec, counted, computed + workload.output_tokens)} if len(rec.steps) > 1 else {}
 
 
 def _shocks(
@@ -292,12 +306,18 @@ def stability_of(rec: Recording, workload: Workload, window: Window) -> Stabilit
         return BOUNDED
     entered = metrics.entered_system(rec)
     tokens = workload.prompt_tokens + workload.output_tokens
-    return assess_fleet(
-        rec.arrival_s[entered],
-        np.where(rec.status == ABANDONED, rec.left_s, rec.admit_s)[entered],
-        rec.left_s[entered],
-        tokens[entered],
-        rec.replica[entered],
-        window.start_s,
-        min(window.last_arrival_s, last_new_s),
-    )
+    until_s = min(window.last_arrival_s, last_new_s)
+    seen = [rec] if rec.handed is None else [pools.views(rec)[1], pools.views(rec)[0]]
+    found = [
+        assess_fleet(
+            rec.arrival_s[entered],
+            np.where(rec.status == ABANDONED, rec.left_s, one.admit_s)[entered],
+            rec.left_s[entered],
+            tokens[entered],
+            one.replica[entered],
+            window.start_s,
+            until_s,
+        )
+        for one in seen
+    ]
+    return next((one for one in found if one.stable is False), found[0])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.measure import metrics
+from sim.measure import metrics, pools
 from sim.measure.numbers import fate_counts
 from sim.measure.report import judged_window, stability_of
 from sim.recording import COMPLETED, NOT_ARRIVED, Recording
@@ -52,7 +52,11 @@ def sketch(
         "censored": bool(inside.sum() - (inside & completed).sum() > metrics.CENSORED_SHARE * inside.sum()),
         "stable": stability.stable,
         "stable_reason": stability.reason,
-        "gpu_busy_s": shares["busy_s"] * scenario.hardware.gpus,
+        "gpu_busy_s": (
+            shares["busy_s"] * scenario.hardware.gpus
+            if rec.handed is None
+            else pools.busy_gpus_s(rec, window, scenario)
+        ),
         "coverage": {k: shares[k] for k in ("measured", "interpolated", "extrapolated")},
         "window": {"start_s": window.start_s, "end_s": window.end_s, "last_arrival_s": window.last_arrival_s},
     }

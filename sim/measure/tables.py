@@ -54,6 +54,7 @@ def requests_table(
         **_tier_columns(rec),
         **({} if rec.frontend_s is None else {"frontend_s": rec.frontend_s}),
         **({} if rec.retries is None else {"retries": rec.retries}),
+        **({} if rec.handed is None else {name: getattr(rec.handed, name) for name in HANDED}),
         **_client_columns(rec),
         **fates,
         "gpu_hours": gpu_hours,
@@ -230,6 +231,7 @@ def front_end_row(rec: Recording, done: np.ndarray) -> dict[str, float | None]:
     }
 
 
+HANDED = ("prefill_replica", "prefilled_s", "read_s", "ready_s", "read_blocks", "decode_hit_tokens")
 CLIENT_COUNTS = ("attempts", "refusals", "timeouts", "wasted_tokens")
 
 

@@ -43,7 +43,7 @@ def timeline(rec: Recording, prompt_tokens: np.ndarray, fates: Mapping[str, np.n
     present = in_system(t, rec.arrival_s[here], rec.finish_s[here], np.ones(int(here.sum()))).astype(np.int64)
     state["waiting"] = np.maximum(present - state["running"], 0)  # a replica's own samples miss arrivals in mid-step
     held = replicas_at(rec, t)
-    free = rec.kv_blocks * held - state["blocks_in_use"] - state["blocks_cached_idle"]
+    free = rec.kv_blocks_of.sum() * held // len(rec.steps) - state["blocks_in_use"] - state["blocks_cached_idle"]
     admitted = np.flatnonzero(~np.isnan(rec.admit_s))
     place = interval_of(t, rec.admit_s[admitted])
 

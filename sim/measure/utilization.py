@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def utilization(
-    rec: Recording, window: Window, busy_s: float, gpus: int, step_work: StepWork | None, peaks: Peaks | None
+    rec: Recording, window: Window, busy_s: float, gpus: float, step_work: StepWork | None, peaks: Peaks | None
 ) -> dict[str, Any]:
     """MFU and MBU: work over what the device could have done in the steps' time, so means weighted by step time."""
     done = None if step_work is None else work_done(rec.steps, window, step_work)

@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrate.kv_groups import FULL
 from calibrate.latency import engine_defaults
-from sim.engine import Common, Engine
+from sim.engine import PREFILL, Common, Engine
 from sim.kvcache import policies
 from sim.kvcache.base import BlockCache
 from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
@@ -25,6 +25,7 @@ from sim.kvcache.tiers import Tiers
 from sim.scenario import EngineConfig, EngineParams
 from sim.vllm.acceptance import Acceptances
 from sim.vllm.hybrid import HybridScheduler
+from sim.vllm.pools import DecodeScheduler, PrefillScheduler
 from sim.vllm.scheduler import VllmScheduler
 from sim.vllm.speculative import SpeculativeScheduler
 from workloads.errors import InputError
@@ -159,6 +160,10 @@ def fleet(common: Common) -> Callable[[int], VllmScheduler]:
             observe(cache, common.cache_events[index])
         if acceptances is not None:
             return SpeculativeScheduler(params, cache, common.paths, common.log, acceptances)
+        if common.pool == PREFILL:
+            return PrefillScheduler(params, cache, common.paths, common.log)
+        if common.elsewhere is not None:
+            return DecodeScheduler(params, cache, common.paths, common.log, common.elsewhere, index)
         tiers = Tiers(params.tiers, common.prefill_s, params.block_size) if params.tiers else None
         return VllmScheduler(params, cache, common.paths, common.log, tiers)
 
@@ -210,6 +215,7 @@ ENGINE = Engine(
     has_speculation=True,
     has_tiers=True,
     has_optimum=True,
+    has_pools=True,
     has_cancel=True,
     has_oracle=True,
 )

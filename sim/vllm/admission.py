@@ -15,6 +15,9 @@ from sim.vllm.waiting import LongestPrefixQueue
 if TYPE_CHECKING:
     from sim.vllm.scheduler import VllmScheduler
 
+LATER = -1
+"""Instead of tokens: a request leaves the queue and joins the batch in a later step (sim.vllm.pools)."""
+
 
 def admit(s: VllmScheduler) -> None:
     """Until one does not fit. One whose LoRA adapter finds no slot is passed by."""
@@ -28,11 +31,12 @@ def admit(s: VllmScheduler) -> None:
         if finds_no_lora_slot(s, r):
             skipped.append(s.waiting.pop())
             continue
-        tokens = _fit(s, r)
+        tokens = s.fit(r)
         if not tokens:
             break
         s.waiting.pop()
-        start(s, r, tokens)
+        if tokens != LATER:
+            start(s, r, tokens)
     if not s.deferring:
         s.left_waiting = len(s.waiting) > 0
     for r in reversed(skipped):
@@ -49,7 +53,7 @@ def finds_no_lora_slot(s: VllmScheduler, r: Request) -> bool:
     return r.lora >= 0 and 0 < s.p.max_loras <= len(s.loras) and r.lora not in s.loras
 
 
-def _fit(s: VllmScheduler, r: Request) -> int:
+def fit(s: VllmScheduler, r: Request) -> int:
     """Look r up and pin its hits when it fits: the tokens of its first chunk, 0 when it does not fit."""
     cache, b = s.cache, s.b
     limit = (r.known - 1) // b
@@ -66,12 +70,10 @@ def _fit(s: VllmScheduler, r: Request) -> int:
         upto = r.known
     need = -(-upto // b) - hit + idle + (s.watermark if s.running else 0)
     if need > cache.free:
-        s.blocked = r
-        s.blocked_need = need - idle  # an idle block that it hits may go, and a pinned copy take its place
-        s.blocked_written = cache.being_written(r.path)
+        block(s, r, need, idle)
         return 0
     s.blocked = None
-    _record_hit(s, r, start, limit)
+    record_hit(s, r, start, limit)
     cache.acquire(r, handles)
     if s.loader is not None:
         s.loader.load(r, hit, load, s.now_s)
@@ -79,7 +81,14 @@ def _fit(s: VllmScheduler, r: Request) -> int:
     return tokens
 
 
-def _record_hit(s: VllmScheduler, r: Request, hit: int, limit: int) -> None:
+def block(s: VllmScheduler, r: Request, need: int, idle: int) -> None:
+    """Remember the head of the queue, which does not fit, with the blocks that it needs; idle: those of its hits."""
+    s.blocked = r
+    s.blocked_need = need - idle  # an idle block that it hits may go, and a pinned copy take its place
+    s.blocked_written = s.cache.being_written(r.path)
+
+
+def record_hit(s: VllmScheduler, r: Request, hit: int, limit: int) -> None:
     if r.preempted_at >= 0:
         s.log.hit_again(r, hit * s.b)
     else:

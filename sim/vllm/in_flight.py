@@ -38,6 +38,6 @@ def learn(s: VllmScheduler) -> None:
 
 def let_go(s: VllmScheduler, r: Request) -> None:
     """A finished request leaves after the step was decided."""
-    s.cache.release(r)
+    s.free(r)
     s.leave_batch(r)
     s.freed = True

@@ -130,7 +130,7 @@ class VllmScheduler:
         else:
             preemption.advance_in_order(self)
         if not self.preempted:
-            admission.admit(self)
+            self.admit()
         if self.loader is not None and self.prefetches and self.loader.prefetch(self.waiting, now_s):
             self.changed, self.steady = True, False
         if self.decoded or self.chunks:
@@ -210,6 +210,15 @@ class VllmScheduler:
     def chunk(self, remaining: int) -> int:
         """How many of a prompt's `remaining` tokens this step computes."""
         return min(remaining, self.threshold or remaining, self.budget)
+
+    def admit(self) -> None:
+        """Waiting requests into the step."""
+        admission.admit(self)
+
+    def fit(self, r: Request) -> int:
+        """Give the head of the queue what it needs when that fits: the tokens of its first chunk, 0 when it does
+        not."""
+        return admission.fit(self, r)
 
     def first_chunk(self, known: int, start: int) -> int:
         """The tokens of a request that is admitted with so many of its known ones in the cache."""
@@ -322,9 +331,13 @@ class VllmScheduler:
         if self.cache.lag:
             in_flight.finish(self, r)
             return
-        self.cache.release(r)
+        self.free(r)
         r.decoding = False
         self.leave_batch(r)
+
+    def free(self, r: Request) -> None:
+        """The memory of a request that has ended."""
+        self.cache.release(r)
 
     def leave_batch(self, r: Request) -> None:
         del self.running[r]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvcast import text
-from kvcast.planner.words.phrases import DOES_NOT_FIT, NAMES, gpus, interval_share, replicas
+from kvcast.planner.words.phrases import DOES_NOT_FIT, NAMES, gpus, interval_share, replicas, split
 
 ROWS = 24  #: candidates printed at most
 
@@ -81,7 +81,7 @@ def candidates(made: dict[str, Any]) -> str:
                 *([_label(row)] if varied else []),
                 row["verdict"] + mark,
                 _short(why),
-                text.count(row["replicas"]),
+                text.count(row["replicas"]) + split(row),
                 text.count(row["gpus"]),
                 text.usd(row["usd_per_hour"]),
                 text.count(row["runs"] or None),

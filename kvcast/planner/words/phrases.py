@@ -34,7 +34,13 @@ def fleet(made: dict[str, Any]) -> str:
             f"{answer['replicas']} replica{'s' if answer['replicas'] != 1 else ''} of {answer['gpus_per_replica']} x"
             f" {device}"
         )
-    )
+    ) + split(answer)
+
+
+def split(row: dict[str, Any]) -> str:
+    """How many of a fleet's replicas prefill and decode, where they are apart."""
+    prefills = row.get("prefill_replicas")
+    return f" ({prefills} prefill, {row['replicas'] - prefills} decode)" if prefills else ""
 
 
 def share(value: float) -> str:
