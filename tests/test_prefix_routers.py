@@ -304,6 +304,30 @@ def test_every_request_is_served_and_stepping_says_the_same(name: str, seed: int
         assert Counter(broken.status.tolist()) == Counter(forwarded.status.tolist())
 
 
+@pytest.mark.parametrize(("name", "seed"), [("llm-d-precise", 10), ("llm-d-precise", 26), ("dynamo-kv", 4)])
+def test_a_look_into_a_stretch_sees_what_its_steps_have_cached_by_then(name: str, seed: int) -> None:
+    """Prompts that share what another replica is still computing, or generating: looked at in the middle."""
+    params = EngineParams(kv_blocks=40, block_size=4, max_num_seqs=8, max_num_batched_tokens=40)
+    stepped, forwarded = (
+        run(
+            random_workload(seed, rate=60.0),
+            params,
+            LinearSteps(),
+            replicas=4,
+            router=name,
+            seed=seed,
+            fast_forward=fast,
+            record_life=True,
+        )
+        for fast in (False, True)
+    )
+    for column in ("replica", "hit_tokens", "prefill_chunks", "finish_s", "ceiling_fleet_tokens"):
+        np.testing.assert_array_equal(getattr(stepped, column), getattr(forwarded, column), column)
+    for one, other in zip(stepped.steps, forwarded.steps, strict=True):
+        assert one.end_s.tolist() == other.end_s.tolist()
+    assert stepped.life == forwarded.life
+
+
 def spread(name: str) -> list[int]:
     """Requests of each of eight replicas, all behind one shared prefix; nobody waits."""
     n = 400

@@ -34,7 +34,7 @@ class Oracle(Router):
         prompt, output = self._log.prompt[request], self._log.output[request]
         best, least, best_new = replicas[0], float("inf"), prompt
         for replica in replicas:
-            new = prompt - replica.scheduler.cached_tokens(request)
+            new = prompt - replica.cached_tokens(request)
             harm_s = len(replica.scheduler.running) * (new * self._token_s + output * self._decode_s)
             cost_s = (self._backlog(replica.index) + new) * self._token_s + harm_s
             if cost_s < least:

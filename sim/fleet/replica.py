@@ -366,6 +366,7 @@ class Replica:
 
     def cached_tokens(self, request: int) -> int:
         """Tokens of a prompt that its caches hold now (Engine.has_oracle)."""
+        self._catch_up()
         return self.scheduler.cached_tokens(request)
 
     def has_answered(self, request: int) -> bool:
@@ -391,6 +392,22 @@ class Replica:
         """Steps of the present stretch that have ended. One that ends now has when this replica has had its turn."""
         begun = bisect_left if self.index > self.env.turn else bisect_right
         return begun(self._ends, self.env.now) if self._ends else 0
+
+    def _catch_up(self) -> None:
+        """Take the steps of the present stretch that have ended, so that its caches are those of now."""
+        k = min(self._steps_over(), len(self._ends) - 1)
+        if k < 1:
+            return
+        self.scheduler.fast_forward(k)
+        self._record_steps(k)
+        if self.life is not None:
+            self._record_life(self.life, self._start_s, cut_s=self._ends[k - 1])
+        self._start_s = self._ends[k - 1]
+        self._ends, self._codes = self._ends[k:], self._codes[k:]
+        chunks, _, sum_context, _, sampled = self.scheduler.shape()
+        self._shape = chunks, sum_context, sampled
+        if self._announced:
+            self.scheduler.announce(self._ends)
 
     def _cut(self) -> None:
         """End the present stretch with the step in progress, or with the next when that is decided already: with the
