@@ -174,6 +174,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         client=scenario.client if scenario.client.acts else None,
         shed_over=scenario.cluster.shed_over,
         sessions_first=scenario.cluster.sessions_first,
+        kv_event_delay_s=scenario.cluster.kv_event_delay_ms / 1e3,
         pools=pools_of(prepared.resolved, prepared.changed),
         **{**options, "processes": [*beside, *options.get("processes", ())]},
     )

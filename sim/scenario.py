@@ -459,6 +459,12 @@ class ClusterConfig:
         "; ".join(f"{name}: {what[0].lower()}{what[1:].rstrip('.')}" for name, what in meanings().items())
         + "; or your own as module:Class (docs/fleet.md)",
     )
+    kv_event_delay_ms: float = key(
+        0.0,
+        "how late routers that ask caches (llm-d-precise, dynamo-kv) know what a replica has cached or evicted; 0: at"
+        " once; longer than the run: as if all events were lost",
+        from_0(MAX_US),
+    )
 
     shed_over: int | None = key(
         None,

@@ -27,6 +27,7 @@ from sim.fleet.cluster import Cluster
 from sim.fleet.fleet import Fleet
 from sim.fleet.gate import Gate
 from sim.fleet.hopeless import Hopeless
+from sim.fleet.kv_events import check as check_events
 from sim.fleet.oracle import Oracle
 from sim.fleet.pools import PooledCluster, Pools, pooled
 from sim.fleet.pools import check as check_pools
@@ -74,6 +75,7 @@ def run(
     sessions_first: bool = False,
     apart: bool = True,
     pools: Pools | None = None,
+    kv_event_delay_s: float = 0.0,
 ) -> Recording:
     """Simulate; deterministic for a given workload, parameters and seed.
 
@@ -87,15 +89,17 @@ def run(
     needs it). client: what clients do when no answer comes (sim.fleet.clients). shed_over, sessions_first: what a
     gateway refuses (sim.fleet.gate). apart=False simulates all replicas on one clock even where they have nothing to do
     with each other (sim.fleet.apart), with the same result. pools: the first of the replicas only prefill, the others
-    have `params` and `step_time` (sim.fleet.pools). With SGLang's semantics a row of step_log is (replica, start_s, P
-    or D, [(request, tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step,
-    waiting)."""
+    have `params` and `step_time` (sim.fleet.pools). kv_event_delay_s: how late routers that ask caches know of a change
+    (sim.fleet.kv_events; such a run is simulated step by step). With SGLang's semantics a row of step_log is (replica,
+    start_s, P or D, [(request, tokens)], retracted, tokens evicted, available, evictable and protected at the end of
+    the step, waiting)."""
     engine = engine_of(params)
     engine.check(params, record_cache)
     _check_speculation(params, engine, oracle)
     if params.ranks > 1:
         _check_ranks(params, step_time, record_cache or oracle or warm is not None)
-    if find_router(router).reads_caches and not engine.has_oracle:
+    asks = find_router(router).reads_caches
+    if asks and not engine.has_oracle:
         raise InputError(
             f"[cluster] router = {router!r} with {engine.title}: expected semantics = {having('has_oracle')!r} with it,"
             " whose caches say what they hold"
@@ -115,6 +119,9 @@ def run(
                 "a saved cache to begin with": warm is not None,
             }
         )
+    asks = asks or (pools is not None and find_router(pools.router).reads_caches)
+    if asks and kv_event_delay_s:
+        check_events(params, warm is not None)
     log = RequestLog(workload, len(params.tiers), FrontEnd.of(params) is not None)
     paths = Paths(workload, params.hit_block, chains=engine.walks_chains(params))
     prefill_s = prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s)
@@ -122,6 +129,7 @@ def run(
     common = Common(params, workload, step_time, log, paths, seed, replicas * params.ranks, prefill_s, cache_events)
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     fleet = Fleet(engine, common, Arrivals(workload), until_arrival_s, on_clock, fast_forward, life, step_log)
+    fleet.kv_event_delay_s = kv_event_delay_s if asks and not oracle else 0.0
 
     def routing() -> Router:
         if oracle:

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from benchmarks.bench_routing import last_stage, study
+from calibrate.kv_groups import KvGroup
 from kvcast import InputError, simulate
 from kvcast.config import scenario_from_doc
-from sim.fleet.router import ROUTERS, make
+from sim.fleet.kv_events import check as check_events
+from sim.fleet.router import ROUTERS, Router, make, name_of
 from sim.fleet.routers.hashed import BOUND, POINTS
 from sim.fleet.routers.index import Paths, PrefixIndex
 from sim.fleet.routers.prefix import Active
@@ -24,7 +26,7 @@ from sim.measure.balance import balance
 from sim.scenario import EngineParams
 from sim.simulate import run
 from tests.test_fleet import at, fails, starts
-from tests.worlds import LinearSteps, random_workload
+from tests.worlds import LinearSteps, UnitSteps, random_workload
 from workloads.columns import PrefixTree, Workload
 
 TOKENS = 6400
@@ -326,6 +328,78 @@ def test_a_look_into_a_stretch_sees_what_its_steps_have_cached_by_then(name: str
     for one, other in zip(stepped.steps, forwarded.steps, strict=True):
         assert one.end_s.tolist() == other.end_s.tolist()
     assert stepped.life == forwarded.life
+
+
+class Looking(Router):
+    """Sends the first and the sixth request to replica 0, and looks what that has cached of the others, which go to
+    replica 1."""
+
+    reads_caches = True
+    seen: ClassVar[dict[int, int]] = {}
+
+    def choose(self, request: int, replicas: Sequence[Any]) -> Any:
+        if request in (0, 5):
+            return replicas[0]
+        self.seen[request] = replicas[0].cached_tokens(request)
+        return replicas[-1]
+
+
+@pytest.mark.parametrize(
+    ("delay_s", "told"),
+    [
+        (0.0, {1: 8, 2: 8, 3: 8, 4: 8, 6: 0, 7: 0, 8: 0}),  # stored as the first step begins at 0.5, evicted at 5
+        (2.0, {1: 0, 2: 0, 3: 8, 4: 8, 6: 8, 7: 8, 8: 0}),
+        (1e6, {1: 0, 2: 0, 3: 0, 4: 0, 6: 0, 7: 0, 8: 0}),  # all are lost
+    ],
+)
+def test_a_router_knows_so_late_what_was_cached_and_what_was_evicted(delay_s: float, told: dict[int, int]) -> None:
+    shared = [(0, 8), (1, 1)]
+    work = prompts(shared, shared, shared, shared, shared, [(2, 15)], shared, shared, shared)
+    work = replace(work, arrival_s=np.array([0.5, 1.0, 2.4, 2.5, 4.9, 5.0, 5.5, 6.9, 7.0]))
+    params = EngineParams(kv_blocks=4, block_size=4, async_scheduling=False)
+    Looking.seen.clear()
+    run(work, params, UnitSteps(), replicas=2, router=name_of(Looking), kv_event_delay_s=delay_s)
+    assert Looking.seen == told
+
+
+def test_what_a_failed_replica_would_still_have_told_is_not_told_of_the_next_engine() -> None:
+    shared = [(0, 8), (1, 1)]
+    work = replace(prompts(*[shared] * 5), arrival_s=np.array([0.5, 2.5, 3.0, 4.5, 9.0]))
+    params = EngineParams(kv_blocks=4, block_size=4, async_scheduling=False)
+    Looking.seen.clear()
+    falls = at((2.9, fails(0)), (4.0, starts(0)))
+    run(work, params, UnitSteps(), replicas=2, router=name_of(Looking), kv_event_delay_s=2.0, processes=[falls])
+    # request 2 looks at replica 1, the only one there, whose event is still under way
+    assert Looking.seen == {1: 8, 2: 0, 3: 0, 4: 0}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [({"kv_groups": (KvGroup("window", 4, 8),)}, "layers that keep a window"), ({"ranks": 2}, "attention_dp above 1")],
+)
+def test_events_are_refused_where_they_are_not_simulated(wrong: dict[str, Any], what: str) -> None:
+    params = EngineParams(kv_blocks=4, block_size=4, **wrong)
+    with pytest.raises(InputError, match=f"kv_event_delay_ms with {what}"):
+        check_events(params, saved=False)
+
+
+def test_a_report_says_that_no_event_came() -> None:
+    question = {"name": "question", "scope": "dynamic", "tokens": {"value": 100}}
+    doc = {
+        "workload": {
+            "loop": "open",
+            "rate": 1.0,
+            "duration_s": 5.0,
+            "class": [{"name": "all", "share": 1.0, "layers": [question], "output": {"value": 2}}],
+        },
+        "model": {"name": "llama-3.1-8b"},
+        "hardware": {"profile": "h200-llama-3.1-8b-aic"},
+        "run": {"warmup_s": 0},
+    }
+    for delay_ms, router, says in ((1e9, "dynamo-kv", True), (100.0, "dynamo-kv", False), (1e9, "random", False)):
+        cluster = {"replicas": 2, "router": router, "kv_event_delay_ms": delay_ms}
+        notes = simulate(scenario_from_doc({**doc, "cluster": cluster}, "scenario")).notes
+        assert any(note.startswith("no KV event reached router 'dynamo-kv'") for note in notes) is says
 
 
 def spread(name: str) -> list[int]:

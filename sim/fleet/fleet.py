@@ -14,6 +14,7 @@ from sim.fleet.clock import Clock
 from sim.fleet.cluster import Cluster
 from sim.fleet.doorway import Doorway
 from sim.fleet.gate import Gate
+from sim.fleet.kv_events import listeners
 from sim.fleet.ranks import LockStepReplica, maker
 from sim.fleet.replica import Front, Replica
 from sim.fleet.router import Router
@@ -28,7 +29,7 @@ class Told(Front, Protocol):
 
 @dataclass
 class Fleet:
-    """Of `sim.simulate.run`, which says what the last five are."""
+    """Of `sim.simulate.run`, which says what the last six are."""
 
     engine: Engine
     common: Common
@@ -38,6 +39,7 @@ class Fleet:
     fast_forward: bool
     life: list[list[tuple]] | None
     step_log: list | None
+    kv_event_delay_s: float = 0.0
 
     def front(
         self,
@@ -72,6 +74,7 @@ class Fleet:
     def replicas(self, front: Told, indices: Iterable[int]) -> list[Replica]:
         """Of these numbers, which tell that front of their requests."""
         common = self.common
+        listen = listeners(front.env, self.kv_event_delay_s, common.params.caching)
         kind = Replica if common.params.ranks == 1 else LockStepReplica
         return [
             kind(
@@ -84,9 +87,10 @@ class Fleet:
                 door=partial(Doorway, common.params, common.log),
                 overhead_s=common.params.step_overhead_s,
                 front_end=FrontEnd.of(common.params),
-                fast_forward=self.fast_forward and self.step_log is None,
+                fast_forward=self.fast_forward and self.step_log is None and listen is None,
                 life=self.life,
                 step_log=self.step_log,
+                listen=listen,
             )
             for index in indices
         ]

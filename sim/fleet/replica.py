@@ -27,6 +27,7 @@ from calibrate.scaled import Scaled
 from sim.engine import Scheduler
 from sim.fleet.clock import Clock
 from sim.fleet.doorway import Doorway
+from sim.fleet.kv_events import KvEvents
 from sim.front_end import FrontEnd
 from sim.log import RequestLog
 from sim.recording import TierUse
@@ -77,6 +78,7 @@ class Replica:
         fast_forward: bool = True,
         life: list[list[tuple]] | None = None,
         step_log: list | None = None,
+        listen: Callable[[Scheduler], KvEvents] | None = None,
     ) -> None:
         self.index = index
         self.env = env
@@ -95,7 +97,7 @@ class Replica:
         self._gone: simpy.Event | None = None  # it is down, where somebody waits for that
         self._evicted = 0  # blocks, by its earlier engines
         self._tiers_used: list[list[TierUse]] = []  # by its earlier engines
-        self._make, self._make_door = make, door
+        self._make, self._make_door, self._listen = make, door, listen
         self.front_end = front_end  # it outlives its engines
         self._sends = front_end is not None and front_end.delays_outputs
         self._renew()
@@ -108,6 +110,7 @@ class Replica:
         """An engine as it starts: nothing in its memory, nobody in its queue."""
         self.scheduler = self._make(self.index)
         self.scheduler.begin_at(len(self.record.times))
+        self._told = self._listen(self.scheduler) if self._listen is not None else None
         self._speculates = hasattr(self.scheduler, "emits")
         self._reading: Sequence[object] = getattr(
             self.scheduler, "reading", ()
@@ -365,7 +368,9 @@ class Replica:
         return self.record.last_in_use / (self.scheduler.cache.total or 1)
 
     def cached_tokens(self, request: int) -> int:
-        """Tokens of a prompt that its caches hold now (Engine.has_oracle)."""
+        """Tokens of a prompt that its caches hold now, or as far as has been told (Engine.has_oracle)."""
+        if self._told is not None:
+            return self._told.cached_tokens(request)
         self._catch_up()
         return self.scheduler.cached_tokens(request)
 

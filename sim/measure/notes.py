@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sim.fleet.router import find as find_router
 from sim.measure import judged
 from sim.measure.causes import Causes
 from sim.measure.metrics import Window
@@ -71,6 +72,12 @@ def notes(
         notes.append(
             f"starvation: {b['starved']} of {summary['replicas']} replicas had less than a tenth of the mean of the"
             f" work, the busiest {b['most_share']:.0%} of all; router {router!r} sends it so"
+        )
+    late_s, router = scenario.cluster.kv_event_delay_ms / 1e3, scenario.cluster.router
+    if late_s >= window.end_s and find_router(router).reads_caches:
+        notes.append(
+            f"no KV event reached router {router!r} in this run ([cluster] kv_event_delay_ms): to it every cache was"
+            " empty"
         )
     for tier in summary.get("tiers", [])[1:]:
         if tier["write_share"] is None or tier["write_share"] > 1:

@@ -113,7 +113,7 @@ class PrefixPrecise(Scored):
     """The best of 2 x prefix + kv + queue; prefixes as the replicas' caches hold them now, in blocks of 64 (llm-d,
     2026-04).
 
-    As if KV events took no time."""
+    KV events take no time, or `cluster.kv_event_delay_ms`."""
 
     reads_caches = True
     prefix_weight, kv_weight, queue_weight = 2.0, 1.0, 1.0
