@@ -176,6 +176,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         sessions_first=scenario.cluster.sessions_first,
         kv_event_delay_s=scenario.cluster.kv_event_delay_ms / 1e3,
         pools=pools_of(prepared.resolved, prepared.changed),
+        explain_routing=run.explain_routing,
         **{**options, "processes": [*beside, *options.get("processes", ())]},
     )
 

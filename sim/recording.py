@@ -280,6 +280,18 @@ class ClientUse:
 
 
 @dataclass(frozen=True)
+class Routed:
+    """What requests met on their replica and on the other one with the longest match (the fewest waiting of equal
+    ones), when a router that looks for prefixes chose, and as it knew: int64 [n requests], -1 = never routed, or no
+    other replica."""
+
+    match_tokens: np.ndarray
+    waiting_there: np.ndarray  #: requests in its front end and queue
+    other_match_tokens: np.ndarray
+    other_waiting: np.ndarray
+
+
+@dataclass(frozen=True)
 class Handed:
     """How requests went from the replicas that prefill to those that decode (sim.fleet.pools): [n requests] unless said
     otherwise. A request that its decode replica prefilled itself has -1, NaN and 0 here."""
@@ -361,6 +373,7 @@ class Recording:
     retries: np.ndarray | None = None  #: int64 [n], how often a failure has sent a request back to begin again
     clients: ClientUse | None = None  #: with clients that give up or try again, or a gateway that refuses; else None
     handed: Handed | None = None  #: with replicas that only prefill
+    routed: Routed | None = None  #: when asked for, of a router that looks for prefixes
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -66,6 +66,11 @@ class RunConfig:
     )
     drain: bool = key(True, "serve what has arrived by the end of the window before stopping")
     horizon_s: float | None = key(None, "stop the clock here whatever is unfinished; default: none", SECONDS)
+    explain_routing: bool = key(
+        False,
+        "of a router that looks for prefixes, note for each request the match and the queue on its replica and on the"
+        " best other one",
+    )
 
 
 @dataclass(frozen=True)

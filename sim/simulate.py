@@ -37,6 +37,7 @@ from sim.fleet.replica import Replica
 from sim.fleet.router import Router
 from sim.fleet.router import find as find_router
 from sim.fleet.router import make as make_router
+from sim.fleet.routers.explained import Explained, explains
 from sim.fleet.warm import CacheState, restore
 from sim.front_end import FrontEnd
 from sim.kvcache.chains import Paths
@@ -76,6 +77,7 @@ def run(
     apart: bool = True,
     pools: Pools | None = None,
     kv_event_delay_s: float = 0.0,
+    explain_routing: bool = False,
 ) -> Recording:
     """Simulate; deterministic for a given workload, parameters and seed.
 
@@ -90,9 +92,9 @@ def run(
     gateway refuses (sim.fleet.gate). apart=False simulates all replicas on one clock even where they have nothing to do
     with each other (sim.fleet.apart), with the same result. pools: the first of the replicas only prefill, the others
     have `params` and `step_time` (sim.fleet.pools). kv_event_delay_s: how late routers that ask caches know of a change
-    (sim.fleet.kv_events; such a run is simulated step by step). With SGLang's semantics a row of step_log is (replica,
-    start_s, P or D, [(request, tokens)], retracted, tokens evicted, available, evictable and protected at the end of
-    the step, waiting)."""
+    (sim.fleet.kv_events; such a run is simulated step by step). explain_routing notes what requests met
+    (Recording.routed). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request, tokens)],
+    retracted, tokens evicted, available, evictable and protected at the end of the step, waiting)."""
     engine = engine_of(params)
     engine.check(params, record_cache)
     _check_speculation(params, engine, oracle)
@@ -117,6 +119,7 @@ def run(
                 "[cluster] shed_over": shed_over is not None,
                 "an optimum or an oracle": record_cache or oracle,
                 "a saved cache to begin with": warm is not None,
+                "[run] explain_routing": explain_routing,
             }
         )
     asks = asks or (pools is not None and find_router(pools.router).reads_caches)
@@ -135,7 +138,8 @@ def run(
         if oracle:
             return Oracle(params, step_time, log)
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
-        return make_router(router, rng, workload)
+        made = make_router(router, rng, workload)
+        return Explained(made) if explain_routing and explains(made) else made
 
     given = (hopeless, warm, client, shed_over, step_log, on_end, pools)
     of_all = oracle or record_cache or bool(processes) or any(one is not None for one in given)
@@ -174,6 +178,8 @@ def run(
     left = [Left.of(replica) for replica in cluster.replicas]
     handed = cluster.columns() if isinstance(cluster, PooledCluster) else None
     recording = recorded(engine, params, log, left, env.now, life, cache_events, cluster.clients, handed)
+    if isinstance(cluster.router, Explained):
+        recording = replace(recording, routed=cluster.router.routed())
     return replace(recording, **_fleet_columns(cluster)) if processes else recording
 
 

@@ -19,10 +19,11 @@ from kvcast import InputError, simulate
 from kvcast.config import scenario_from_doc
 from sim.fleet.kv_events import check as check_events
 from sim.fleet.router import ROUTERS, Router, make, name_of
+from sim.fleet.routers.explained import Explained
 from sim.fleet.routers.hashed import BOUND, POINTS
 from sim.fleet.routers.index import Paths, PrefixIndex
 from sim.fleet.routers.prefix import Active
-from sim.measure.balance import balance
+from sim.measure.balance import balance, passed_over
 from sim.scenario import EngineParams
 from sim.simulate import run
 from tests.test_fleet import at, fails, starts
@@ -117,9 +118,9 @@ def test_llm_d_hashes_the_first_4096_tokens_only() -> None:
     work = prompts([(0, 4096), (1, 5000)], [(0, 4096), (2, 90_000)], [(0, 4000), (3, 96), (4, 90_000)])
     chooses, holder = router("llm-d-approx", work), Fake(0)
     chooses.choose(0, [holder])
-    assert chooses.matched(1, [holder]) == [4096]
+    assert chooses.matches(1, [holder]) == [4096]
     assert chooses.of(1) == 4096
-    assert chooses.matched(2, [holder]) == [0]  # of another chain
+    assert chooses.matches(2, [holder]) == [0]  # of another chain
 
 
 def test_metrics_are_read_every_50_ms() -> None:
@@ -278,6 +279,41 @@ def test_the_better_of_two_is_far_less_uneven_than_one() -> None:
     assert fullest["power-of-two"] <= 4 <= fullest["random"] - 1
 
 
+# -- why this replica --------------------------------------------------------------------------------------------------
+
+
+def test_a_choice_is_noted_with_what_the_best_other_replica_had() -> None:
+    """SGLang's rule: the match until loads are apart, then the fewest in flight."""
+    work = prompts(*[[(0, 1000), (1 + i, 100)] for i in range(4)])
+    chooses = Explained(router("sglang-cache-aware", work))
+    a, b, c = Fake(0), Fake(1, waiting=2), Fake(2, waiting=1)
+    assert chooses.choose(0, [a, b, c]) is a  # nobody holds anything: the fewest; c is the shorter queue of the others
+    a.running, a.waiting = 60, 11
+    assert chooses.choose(1, [a, b, c]) is c
+    chooses.choose(2, [a])
+    noted = chooses.routed()
+    assert noted.match_tokens.tolist() == [0, 0, 1000, -1]
+    assert noted.waiting_there.tolist() == [0, 1, 11, -1]
+    assert noted.other_match_tokens.tolist() == [0, 1000, -1, -1]
+    assert noted.other_waiting.tolist() == [1, 11, -1, -1]
+    over = passed_over(noted, np.arange(4))
+    assert over == {"requests": 2, "shorter_match": 1, "tokens_short": 1000.0, "fewer_waiting": 1}
+
+
+@pytest.mark.parametrize("name", ["llm-d-precise", "llm-d-approx", "dynamo-kv", "production-stack-prefix"])
+def test_noting_why_changes_no_choice(name: str) -> None:
+    params = EngineParams(kv_blocks=40, block_size=4, max_num_seqs=8, max_num_batched_tokens=40)
+    work = random_workload(1, closed=True, rate=60.0)
+    plain, noted = (
+        run(work, params, LinearSteps(), replicas=4, router=name, explain_routing=why) for why in (False, True)
+    )
+    assert plain.routed is None
+    assert plain.replica.tolist() == noted.replica.tolist()
+    np.testing.assert_array_equal(plain.finish_s, noted.finish_s)
+    assert noted.routed is not None
+    assert ((noted.routed.match_tokens >= 0) == (noted.replica >= 0)).all()
+
+
 # -- in a fleet --------------------------------------------------------------------------------------------------------
 
 
@@ -383,7 +419,7 @@ def test_events_are_refused_where_they_are_not_simulated(wrong: dict[str, Any], 
         check_events(params, saved=False)
 
 
-def test_a_report_says_that_no_event_came() -> None:
+def test_a_report_says_that_no_event_came_and_what_was_passed_over() -> None:
     question = {"name": "question", "scope": "dynamic", "tokens": {"value": 100}}
     doc = {
         "workload": {
@@ -394,11 +430,15 @@ def test_a_report_says_that_no_event_came() -> None:
         },
         "model": {"name": "llama-3.1-8b"},
         "hardware": {"profile": "h200-llama-3.1-8b-aic"},
-        "run": {"warmup_s": 0},
+        "run": {"warmup_s": 0, "explain_routing": True},
     }
     for delay_ms, router, says in ((1e9, "dynamo-kv", True), (100.0, "dynamo-kv", False), (1e9, "random", False)):
         cluster = {"replicas": 2, "router": router, "kv_event_delay_ms": delay_ms}
-        notes = simulate(scenario_from_doc({**doc, "cluster": cluster}, "scenario")).notes
+        report = simulate(scenario_from_doc({**doc, "cluster": cluster}, "scenario"))
+        notes = report.notes
+        assert ("match_tokens" in report.requests) is (router == "dynamo-kv")
+        assert any(note.startswith("routing: 0 of ") for note in notes) is (router == "dynamo-kv")
+        assert ("routing is not explained: router 'random' looks for no prefixes" in notes) is (router == "random")
         assert any(note.startswith("no KV event reached router 'dynamo-kv'") for note in notes) is says
 
 

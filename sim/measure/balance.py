@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.recording import Recording
+from sim.recording import Recording, Routed
 
 STARVED = 0.1
 """Of the mean of all replicas: one with less work is called starved."""
@@ -38,4 +38,18 @@ def balance(rec: Recording, counted: np.ndarray, computed_tokens: np.ndarray) ->
         "least_share": float(work.min()) / total,
         "starved": None if few else int((work < STARVED * total / n).sum()),
         "requests": np.bincount(rec.replica[counted], minlength=n).tolist(),
+    }
+
+
+def passed_over(routed: Routed, rows: np.ndarray) -> dict[str, Any]:
+    """Of the requests `rows`, int64 [m]: how many were routed with a choice; of those how many went to a replica with a
+    shorter match than another's, by how many tokens on average, and at how many of these fewer waited there."""
+    chosen = rows[routed.other_match_tokens[rows] >= 0]
+    short = routed.other_match_tokens[chosen] - routed.match_tokens[chosen]
+    over = chosen[short > 0]
+    return {
+        "requests": len(chosen),
+        "shorter_match": len(over),
+        "tokens_short": float(short[short > 0].mean()) if len(over) else None,
+        "fewer_waiting": int((routed.waiting_there[over] < routed.other_waiting[over]).sum()),
     }

@@ -73,6 +73,10 @@ def notes(
             f"starvation: {b['starved']} of {summary['replicas']} replicas had less than a tenth of the mean of the"
             f" work, the busiest {b['most_share']:.0%} of all; router {router!r} sends it so"
         )
+    if "routing" in summary:
+        notes.append(_routing(summary["routing"]))
+    elif scenario.run.explain_routing:
+        notes.append(f"routing is not explained: router {scenario.cluster.router!r} looks for no prefixes")
     late_s, router = scenario.cluster.kv_event_delay_ms / 1e3, scenario.cluster.router
     if late_s >= window.end_s and find_router(router).reads_caches:
         notes.append(
@@ -112,3 +116,17 @@ def notes(
         if not known:
             notes.append(f"{cause} is not determinable for this workload: such tokens are counted as cold")
     return (*notes, *judged.notes(summary, workload.class_slo, scenario.slo))
+
+
+def _routing(r: dict[str, Any]) -> str:
+    share = r["shorter_match"] / r["requests"] if r["requests"] else 0.0
+    said = (
+        f"routing: {r['shorter_match']} of {r['requests']} requests ({share:.1%}) went to a replica with a shorter"
+        " match than another's"
+    )
+    if not r["shorter_match"]:
+        return said
+    return (
+        f"{said}, {r['tokens_short']:.0f} tokens shorter on average; for {r['fewer_waiting']} of them fewer requests"
+        " waited there"
+    )

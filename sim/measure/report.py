@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.measure import judged, metrics, pools
-from sim.measure.balance import balance
+from sim.measure.balance import balance, passed_over
 from sim.measure.causes import miss_causes
 from sim.measure.cost import busy_gpu_s, cache_worth, cost_summary
 from sim.measure.held import fleet_row, replicas_held
@@ -201,6 +201,7 @@ def build_report(
         "cost": cost,
         "replicas": len(rec.steps),
         **_by_replica(rec, workload, scenario, window, counted, computed),
+        **({} if rec.routed is None else {"routing": passed_over(rec.routed, counted)}),
         **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
         **({} if rec.held_s is None else {"fleet": _fleet(rec, scenario, window)}),
         **({} if rec.clients is None else {"clients": clients_row(rec, workload, inside)}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +57,7 @@ def requests_table(
         **({} if rec.retries is None else {"retries": rec.retries}),
         **({} if rec.handed is None else {name: getattr(rec.handed, name) for name in HANDED}),
         **_client_columns(rec),
+        **_routed_columns(rec),
         **fates,
         "gpu_hours": gpu_hours,
         "in_window": inside,
@@ -229,6 +231,11 @@ def front_end_row(rec: Recording, done: np.ndarray) -> dict[str, float | None]:
         "mean_send_ms": portable.mean(behind_ms) if some else None,
         "p99_send_ms": float(np.percentile(behind_ms, 99)) if some else None,
     }
+
+
+def _routed_columns(rec: Recording) -> dict[str, np.ndarray]:
+    """Why each request is where it is, int64 [n] each."""
+    return {} if rec.routed is None else {f.name: getattr(rec.routed, f.name) for f in fields(rec.routed)}
 
 
 HANDED = ("prefill_replica", "prefilled_s", "read_s", "ready_s", "read_blocks", "decode_hit_tokens")

@@ -33,6 +33,10 @@ class Router:
         one."""
         raise NotImplementedError("every router has its own")
 
+    def matches(self, request: int, replicas: Sequence[Replica]) -> list[int]:
+        """Tokens of its prompt that each replica holds, as far as is known: of those that look for prefixes."""
+        raise NotImplementedError("this router looks for no prefixes")
+
     def finished(self, request: int, replica: Replica) -> None:
         """A request has sampled its last token there, or its client has given it up."""
 

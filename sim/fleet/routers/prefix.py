@@ -35,6 +35,10 @@ class Remembering(Router):
         self.paths = Paths(workload)
         self._sent: dict[int, PrefixIndex] = {}
 
+    def matches(self, request: int, replicas: Sequence[Replica]) -> list[int]:
+        runs = self.paths.of(request)
+        return [self.sent(replica).matched(runs) for replica in replicas]
+
     def sent(self, replica: Replica) -> PrefixIndex:
         if replica.index not in self._sent:
             self._sent[replica.index] = PrefixIndex(self.remembered)
@@ -57,10 +61,6 @@ class Scored(Router):
         self._read_s = -SCRAPE_S
         self._pages: dict[int, tuple[int, float]] = {}  # replica -> (waiting, kv usage) when last read
 
-    def matched(self, request: int, replicas: Sequence[Replica]) -> list[int]:
-        """Tokens of its prompt that each replica holds, as far as is known."""
-        raise NotImplementedError("every router has its own")
-
     def of(self, request: int) -> int:
         """Tokens that a full match has."""
         return int(self.workload.prompt_tokens[request])
@@ -77,7 +77,7 @@ class Scored(Router):
             self.prefix_weight * (tokens // self.block / blocks if blocks else 0.0)
             + self.kv_weight * (1 - pages[replica.index][1])
             + self.queue_weight * ((most - queue) / (most - least) if most > least else 1.0)
-            for replica, queue, tokens in zip(replicas, waiting, self.matched(request, replicas), strict=True)
+            for replica, queue, tokens in zip(replicas, waiting, self.matches(request, replicas), strict=True)
         ]
 
     def _read(self, replicas: Sequence[Replica]) -> dict[int, tuple[int, float]]:
@@ -99,7 +99,7 @@ class PrefixApproximate(Scored, Remembering):
     def of(self, request: int) -> int:
         return min(super().of(request), self.blocks * self.block)
 
-    def matched(self, request: int, replicas: Sequence[Replica]) -> list[int]:
+    def matches(self, request: int, replicas: Sequence[Replica]) -> list[int]:
         runs, of = self.paths.of(request), self.of(request)
         return [min(self.sent(replica).matched(runs), of) for replica in replicas]
 
@@ -119,7 +119,7 @@ class PrefixPrecise(Scored):
     prefix_weight, kv_weight, queue_weight = 2.0, 1.0, 1.0
     block = 64
 
-    def matched(self, request: int, replicas: Sequence[Replica]) -> list[int]:
+    def matches(self, request: int, replicas: Sequence[Replica]) -> list[int]:
         return [replica.cached_tokens(request) for replica in replicas]
 
 
@@ -139,14 +139,17 @@ class KvCost(Router):
     def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
         runs, prompt = self.paths.of(request), int(self.workload.prompt_tokens[request])
         costs, new = [], []
-        for replica in replicas:
+        for replica, cached in zip(replicas, self.matches(request, replicas), strict=True):
             active = self._of(replica)
-            new.append(max(0, prompt - replica.cached_tokens(request)))
+            new.append(max(0, prompt - cached))
             prefill = active.prefill(replica.has_answered) + new[-1]
             costs.append(prefill + active.tokens_with(runs, prompt))
         place = highest([-cost for cost in costs], self.rng)
         self._of(replicas[place]).begin(request, runs, prompt, new[place])
         return replicas[place]
+
+    def matches(self, request: int, replicas: Sequence[Replica]) -> list[int]:
+        return [replica.cached_tokens(request) for replica in replicas]
 
     def finished(self, request: int, replica: Replica) -> None:
         self._of(replica).end(request, self.paths.of(request), int(self.workload.prompt_tokens[request]))
@@ -216,7 +219,7 @@ class CacheAware(Remembering):
         runs, flying = self.paths.of(request), [in_flight(replica) for replica in replicas]
         place = flying.index(min(flying))
         if not (max(flying) - min(flying) > self.apart and max(flying) > self.times * min(flying)):
-            matched = [self.sent(replica).matched(runs) for replica in replicas]
+            matched = self.matches(request, replicas)
             if max(matched) > self.share * self.workload.prompt_tokens[request]:
                 place = matched.index(max(matched))
         self.sent(replicas[place]).insert(runs)
@@ -233,10 +236,9 @@ class PrefixSticky(Remembering):
     chunk = 32
 
     def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
-        runs = self.paths.of(request)
-        chunks = [self.sent(replica).matched(runs) // self.chunk for replica in replicas]
+        chunks = [tokens // self.chunk for tokens in self.matches(request, replicas)]
         replica = replicas[highest(chunks, self.rng)]
-        self.sent(replica).insert(runs)
+        self.sent(replica).insert(self.paths.of(request))
         return replica
 
 
