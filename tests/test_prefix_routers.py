@@ -285,7 +285,7 @@ def test_the_better_of_two_is_far_less_uneven_than_one() -> None:
 def test_a_choice_is_noted_with_what_the_best_other_replica_had() -> None:
     """SGLang's rule: the match until loads are apart, then the fewest in flight."""
     work = prompts(*[[(0, 1000), (1 + i, 100)] for i in range(4)])
-    chooses = Explained(router("sglang-cache-aware", work))
+    chooses: Any = Explained(router("sglang-cache-aware", work))
     a, b, c = Fake(0), Fake(1, waiting=2), Fake(2, waiting=1)
     assert chooses.choose(0, [a, b, c]) is a  # nobody holds anything: the fewest; c is the shorter queue of the others
     a.running, a.waiting = 60, 11
