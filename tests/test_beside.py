@@ -29,8 +29,8 @@ def test_a_run_and_its_twin_are_the_same_beside_and_one_after_the_other(monkeypa
     from kvcast.cli import main
 
     (tmp_path / "s.toml").write_text(
-        'seed = 1\n[workload]\npreset = "demo"\nduration_s = 20\n[model]\nname = "llama-3.1-8b"\n[hardware]\ngpu = "h200"\n'
-        "[run]\nwarmup_s = 0\n[slo]\nttft_s = 2\n"
+        'seed = 1\n[workload]\npreset = "demo"\nduration_s = 20\n[model]\nname = "llama-3.1-8b"\n'
+        '[hardware]\ngpu = "h200"\n[run]\nwarmup_s = 0\n[slo]\nttft_s = 2\n'
     )
     said = []
     for free in (True, False):
