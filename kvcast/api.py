@@ -141,9 +141,14 @@ def at_step_times(prepared: Prepared, factor: float) -> Prepared:
 
 def without_cache(prepared: Prepared) -> Prepared:
     """The twin of a run with the prefix cache off: same requests, same arrivals, same everything else."""
-    scenario = prepared.scenario
-    off = replace(scenario, cache=replace(scenario.cache, enabled=False))
-    return replace(prepared, resolved=replace(prepared.resolved, scenario=off))
+
+    def off(resolved: Resolved) -> Resolved:
+        scenario = resolved.scenario
+        first = None if resolved.prefill is None else off(resolved.prefill)
+        cache = replace(scenario.cache, enabled=False)
+        return replace(resolved, scenario=replace(scenario, cache=cache), prefill=first)
+
+    return replace(prepared, resolved=off(prepared.resolved))
 
 
 def record(prepared: Prepared, **options: Any) -> Recording:

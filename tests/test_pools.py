@@ -407,6 +407,9 @@ def test_a_scenario_has_two_pools() -> None:
     assert "2 prefill, 4 decode" in summary_text.describe(result)
     first, longer = (float((handed(one).prefilled_s - one.admit_s).min()) for one in (r, slow))
     assert longer == pytest.approx(3 * first)  # steps of both pools are
+    off = api.without_cache(prepared).resolved
+    assert off.prefill is not None
+    assert not (off.params.caching or off.prefill.params.caching)  # the twin has a cache in neither
 
 
 @pytest.mark.parametrize(
