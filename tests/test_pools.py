@@ -409,7 +409,7 @@ def test_a_scenario_has_two_pools() -> None:
     assert longer == pytest.approx(3 * first)  # steps of both pools are
     off = api.without_cache(prepared).resolved
     assert off.prefill is not None
-    assert not (off.params.caching or off.prefill.params.caching)  # the twin has a cache in neither
+    assert [one.params.caching for one in (off, off.prefill)] == [False, False]  # the twin has a cache in neither
 
 
 @pytest.mark.parametrize(
