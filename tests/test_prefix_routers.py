@@ -488,6 +488,10 @@ def test_the_report_says_how_even_a_fleet_is() -> None:
     assert (found["most_share"], found["least_share"], found["starved"]) == (0.5, 0.0, None)
     assert found["requests"] == [4, 2, 2, 0]
     assert balance(rec, np.tile(rows, 20), tokens)["starved"] == 1
+    held: list[list[tuple[float, float]]] = [[(0.0, rec.end_s)]] * 4
+    assert balance(replace(rec, held_s=held), np.tile(rows, 20), tokens)["starved"] == 1
+    held = [*held[:3], [(0.0, 1.0)]]  # the fourth was let go: nobody starved it
+    assert balance(replace(rec, held_s=held), np.tile(rows, 20), tokens)["starved"] is None
 
 
 def test_starvation_is_called_by_its_name() -> None:

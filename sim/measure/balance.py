@@ -22,7 +22,8 @@ EVEN = 0.9
 def balance(rec: Recording, counted: np.ndarray, computed_tokens: np.ndarray) -> dict[str, Any]:
     """jain: (sum x)^2 / (n sum x^2) of the tokens that replicas computed for the counted requests, 1 when all have as
     many, 1/n when one has all (Jain, Chiu and Hawe, 1984); most_share and least_share: of all of them; starved:
-    replicas with less than a tenth of the mean, None where the requests are too few to tell.
+    replicas with less than a tenth of the mean, None where the requests are too few to tell or a replica was down for
+    a while, as in a fleet that scales.
 
     counted: int64 [m], rows that a replica served; computed_tokens: int64 [n requests], prompt tokens not cached and
     outputs."""
@@ -31,12 +32,12 @@ def balance(rec: Recording, counted: np.ndarray, computed_tokens: np.ndarray) ->
     total = float(work.sum())
     if not total:
         return {"jain": None, "most_share": None, "least_share": None, "starved": None, "requests": [0] * n}
-    few = len(counted) < ENOUGH * n
+    untold = len(counted) < ENOUGH * n or any(held != [(0.0, rec.end_s)] for held in rec.held_s or ())
     return {
         "jain": total**2 / (n * float((work * work).sum())),
         "most_share": float(work.max()) / total,
         "least_share": float(work.min()) / total,
-        "starved": None if few else int((work < STARVED * total / n).sum()),
+        "starved": None if untold else int((work < STARVED * total / n).sum()),
         "requests": np.bincount(rec.replica[counted], minlength=n).tolist(),
     }
 

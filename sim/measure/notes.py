@@ -119,7 +119,9 @@ def notes(
 
 
 def _routing(r: dict[str, Any]) -> str:
-    share = r["shorter_match"] / r["requests"] if r["requests"] else 0.0
+    if not r["requests"]:
+        return "routing: no request had two replicas to choose from"
+    share = r["shorter_match"] / r["requests"]
     said = (
         f"routing: {r['shorter_match']} of {r['requests']} requests ({share:.1%}) went to a replica with a shorter"
         " match than another's"
