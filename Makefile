@@ -19,7 +19,7 @@ help:
 	@echo "make demo       simulate the bundled mix: what the prefix cache is worth on an H200"
 	@echo "make dashboard  the same in a browser; PORT=8600 elsewhere than at 8501"
 	@echo "make test       run the tests         make lint  ruff and mypy"
-	@echo "make fast       compile the simulation loop (a C compiler, a minute): the same results in half the time    make test-fast  hold it against pure Python"
+	@echo "make fast       compile the simulation loop (a C compiler, a minute): the same results in 0.6 of the time    make test-fast  hold it against pure Python"
 	@echo "make test-kernels  the Triton kernels, interpreted and compiled, no GPU needed; PICK=pairwise takes minutes, all of it an hour"
 	@echo "make test-calibrate  calibration with torch on the CPU"
 	@echo "make test-clusters  a sweep, a comparison and a plan on a real Dask and a real Ray cluster, a worker of each killed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from math import nan
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ COUNTS = (
     "recomputed_tokens",
     "prefill_chunks",
 )
-UNTOLD = {
+UNTOLD: dict[str, Any] = {  # whole numbers and others: compiled, a float would be both
     "admit_s": nan,
     "preempted_s": 0.0,
     "load_s": 0.0,

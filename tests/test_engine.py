@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sim.fleet.replica import Replica
@@ -275,6 +275,11 @@ def test_same_seed_same_bytes_and_no_interference() -> None:
     assert (first.replica != other.replica).any()
 
 
+LPM_JOINS = {"seed": 937650, "block": 2, "replicas": 1, "policy": "lru", "router": "round-robin", "blocks": 32}
+LPM_JOINS |= {"closed": True, "seqs": 2, "budget": 6, "threshold": 0, "caching": True, "order": "lpm", "rate": 2.0}
+
+
+@example(**LPM_JOINS, reserve=True, asynchronous=True, victim="fcfs")  # who arrives in a stretch may be the next
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

@@ -129,7 +129,10 @@ def add_scenario_arguments(parser: argparse.ArgumentParser, several: bool = Fals
 
 
 def run(args: argparse.Namespace) -> int:
+    from dataclasses import replace
+
     from kvcast import api, config, text
+    from kvcast.pools.beside import beside
     from kvcast.store import runs
     from kvcast.studies import own_cost
     from kvcast.trust.model_error import judged, scaled
@@ -156,19 +159,23 @@ def run(args: argparse.Namespace) -> int:
         again = scenario.cache.enabled and not args.no_baseline and not args.warm_cache
         if (cost := own_cost.check_memory(prepared)) is not None:
             text.progress(own_cost.words(cost))
-        text.progress(f"simulating {len(prepared.workload):,} requests")
-        result = api.run(prepared, on_clock=text.clock("simulating", 0, 1 + again), record_cache=args.optimum, **caches)
+        text.progress(
+            f"simulating {len(prepared.workload):,} requests{', and again with the prefix cache off' * again}"
+        )
+        off = api.without_cache(prepared)
+        twin = lambda: replace(api.run(off).report, steps=[])  # noqa: E731
+        if again and cost is None:  # a large run has the memory of one
+            twin = beside(twin)
+        result = api.run(prepared, on_clock=text.clock("simulating", 0, 1), record_cache=args.optimum, **caches)
         baseline = None
-        if again:
-            text.progress("simulating again with the prefix cache off")
-            baseline = api.run(
-                api.without_cache(prepared), on_clock=text.clock("again with the prefix cache off", 1, 2)
-            )
         ends = None
         if result.report.summary["verdict"] is not None and not args.no_model_error:
             text.progress("simulating again at slower and faster step times")
             ends = scaled(prepared, **{key: value for key, value in caches.items() if key == "warm"})
             result.report.summary["model_error"] = judged(ends, api.class_limits(prepared), prepared.scenario.slo)
+        if again:
+            text.progress("waiting for the run with the prefix cache off")
+            baseline = api.Result(off.resolved, twin())
     text.clear_clock()
     if truth is not None:
         from kvcast.benchmarks.against import compare

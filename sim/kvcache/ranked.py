@@ -49,6 +49,7 @@ class RankedCache(BlockCache):
         super().__init__(total_blocks, block_size, n_shared, fleet_seen)
         self.policy = policy
         kind = type(policy)
+        self._offers = type(self)._offer is RankedCache._offer  # by the policy's key
         self._watched = isinstance(policy, Watched)  # the hooks of others that say nothing are not asked:
         self._ranks_groups = kind.victim is not Policy.victim
         self._spares = kind.second_chance is not Policy.second_chance
@@ -241,7 +242,7 @@ class RankedCache(BlockCache):
                 self.lower.evicted(node.id, run.hi - gone, run.hi)
             n -= gone
             run.hi -= gone
-            if gone < size and not self._watched:  # its group stays what it was
+            if gone < size and self._offers and not self._watched:  # its group stays what it was
                 node.entry = next(self._entries)
                 heapq.heappush(heap, (policy.key(run), node.entry, node))
             else:

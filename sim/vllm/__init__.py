@@ -18,7 +18,7 @@ from sim.kvcache.groups.cache import HybridCache
 from sim.kvcache.groups.paths import GroupPaths
 from sim.kvcache.groups.rules import caps_of, rules_of
 from sim.kvcache.no_cache import NoCache
-from sim.kvcache.observed import observe
+from sim.kvcache.observed import Observable, observe
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.kvcache.tiers import Tiers
@@ -189,7 +189,7 @@ def _cache(common: Common, index: int, forecast: Forecast | None) -> BlockCache:
     if not params.caching:
         return NoCache(*size)
     if params.policy == "lru":
-        return ReleaseOrderCache(*size)
+        return (ReleaseOrderCache if common.cache_events is None else Observable)(*size)
     if forecast is not None:
         return ClairvoyantCache(*size, forecast)
     return RankedCache(*size, policies.make(params.policy, common.world(index), params.policy_params))

@@ -127,7 +127,9 @@ def _nobody_joins(s: VllmScheduler) -> bool:
         return False
     if len(s.running) >= s.most_running:
         return True
-    # a load takes all its blocks at once, and what can be loaded changes; so do a fair share, and who is looked up
-    changes = s.loader or s.p.long_prefill_token_threshold_adaptive or isinstance(s.waiting, LongestPrefixQueue)
+    if s.by_prefix:  # who is looked up changes
+        return False
+    # a load takes all its blocks at once, and what can be loaded changes; so does a fair share
+    changes = s.loader or s.p.long_prefill_token_threshold_adaptive
     same_need = s.p.reserve_full_isl or not changes
     return same_need and s.blocked is s.waiting.head() and not s.blocked_written

@@ -44,6 +44,7 @@ class VllmScheduler:
         self.loader = None if tiers is None else Loader(tiers, cache, log)
         self.prefetches = self.loader is not None and self.loader.prefetches
         self.by_priority = params.scheduler_policy == "priority"
+        self.by_prefix = params.scheduler_policy == "lpm"  # whoever arrives may be the next
         self.ahead = params.async_scheduling and params.calls_ahead
         cache.lag = int(params.async_scheduling)
         self.most_running = params.max_num_active_seqs or params.max_num_seqs
@@ -92,10 +93,11 @@ class VllmScheduler:
         self.waiting_tokens += self.log.prompt[request]
         first = self.waiting.add(request)
         loads = self.prefetches and (self.by_priority or len(self.waiting) <= PREFETCH_AHEAD)
-        return (first or loads) and self._has_room()
+        return (first or loads or self.by_prefix) and self._has_room()
 
     def joins_next(self) -> bool:
-        return (self.by_priority or self.prefetches or not len(self.waiting)) and self._has_room()
+        anybody = self.by_priority or self.by_prefix or self.prefetches
+        return (anybody or not len(self.waiting)) and self._has_room()
 
     def _has_room(self) -> bool:
         """Not when chunks take all of the budget, nor when all sequences run and nothing is loaded ahead."""

@@ -1,0 +1,41 @@
+"""A call beside this process: the same answer wherever it is made."""
+
+import os
+
+import pytest
+
+from kvcast.pools import beside as made
+from kvcast.pools.beside import beside
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_the_answer_is_the_same_beside_and_here(monkeypatch, free):
+    monkeypatch.setattr(made, "core_free", lambda: free)
+    here = os.getpid()
+    asked = beside(lambda: (os.getpid() != here, {"a": [1.5]}))
+    assert asked() == (free, {"a": [1.5]})
+
+
+def test_what_ends_without_an_answer_is_asked_here(monkeypatch):
+    """A child that is killed, and one whose call fails: the error is the one that the call raises here."""
+    monkeypatch.setattr(made, "core_free", lambda: True)
+    here = os.getpid()
+    assert beside(lambda: here if os.getpid() == here else os._exit(3))() == here
+    with pytest.raises(ZeroDivisionError):
+        beside(lambda: 1 // 0)()
+
+
+def test_a_run_and_its_twin_are_the_same_beside_and_one_after_the_other(monkeypatch, capsys, tmp_path):
+    from kvcast.cli import main
+
+    (tmp_path / "s.toml").write_text(
+        'seed = 1\n[workload]\npreset = "demo"\nduration_s = 20\n[model]\nname = "llama-3.1-8b"\n'
+        '[hardware]\ngpu = "h200"\n[run]\nwarmup_s = 0\n[slo]\nttft_s = 2\n'
+    )
+    said = []
+    for free in (True, False):
+        monkeypatch.setattr(made, "core_free", lambda free=free: free)
+        assert main(["run", str(tmp_path / "s.toml"), "--json"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert '"cache_worth": {' in said[0]
