@@ -452,6 +452,24 @@ def test_a_month_is_told_of_a_whole_period_only() -> None:
 
 
 @pytest.mark.parametrize(
+    ("replicas", "cycle_s", "month"), [([2, 1], 300.0, True), ([2, 1], 301.0, False), ([1, 1], 1e5, True)]
+)
+def test_a_month_is_told_of_a_whole_schedule_only(replicas, cycle_s, month) -> None:
+    """A window of 300 s of a steady load shows what a schedule of 300 s costs, and of a longer one a part."""
+    own = {"rule": "schedule", "times_s": [0, 100], "replicas": replicas, "cycle_s": cycle_s, "grace_s": 0.0}
+    given = {**SMALL, "workload": {**SMALL["workload"], "duration_s": 360.0}, "autoscale": own}
+    found = api.simulate(scenario_from_doc(given)).summary
+    assert (found["cost"]["at_offered"]["usd_per_month"] is not None) == month
+
+
+def test_a_month_is_not_told_of_a_window_with_a_loss() -> None:
+    given = {**SMALL, "autoscale": {"rule": "none"}, "shock": [{"kind": "replica-down", "duration_s": 100.0}]}
+    found = api.simulate(scenario_from_doc(given)).summary
+    assert found["replicas_held"] < SMALL["cluster"]["replicas"]
+    assert found["cost"]["at_offered"]["usd_per_month"] is None
+
+
+@pytest.mark.parametrize(
     ("given", "says"),
     [
         ({"rule": "hpa"}, "[autoscale] rule = 'hpa': expected a target with it"),
