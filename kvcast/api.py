@@ -12,6 +12,7 @@ that share a workload share it.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -223,16 +224,25 @@ def bill(
     scenario: Scenario, summary: Mapping[str, Any], requests: Mapping[str, np.ndarray]
 ) -> dict[str, float | None] | None:
     """What the fleet costs at a mix's nominal load, which a window has more or less of; None for a trace or a closed
-    loop. What one that scales costs a month is not known from a part of the load's period."""
-    from kvcast.scenario.steady import clock_note, is_mix
+    loop. What a fleet that changes costs a month is not known from a part of the period of its load or its schedule,
+    nor from a window with a shock."""
+    from kvcast.scenario.autoscale import sees_whole_periods
+    from kvcast.scenario.steady import is_mix
     from sim.measure.money import money
 
     offered, price, inside = (summary["offered_per_s"], scenario.cost.gpu_hour_usd, requests["in_window"].astype(bool))
     if offered is None or price is None or not is_mix(scenario):
         return None
-    gpus = summary.get("replicas_held", scenario.cluster.replicas) * scenario.gpus_per_replica
-    made = money(gpus * price, offered, requests["prompt_tokens"][inside], requests["output_tokens"][inside])
-    return {**made, "usd_per_month": None} if scenario.autoscale.scales and clock_note(scenario) else made
+    most = scenario.cluster.replicas
+    held = summary.get("replicas_held", most)
+    made = money(
+        held * scenario.gpus_per_replica * price,
+        offered,
+        requests["prompt_tokens"][inside],
+        requests["output_tokens"][inside],
+    )
+    lasts = sees_whole_periods(scenario) if scenario.autoscale.scales else math.isclose(held, most)
+    return made if lasts else {**made, "usd_per_month": None}
 
 
 def _check_optimal(prepared: Prepared, recording: Recording) -> None:

@@ -26,6 +26,7 @@ from workloads.limits import (
     MAX_COUNT,
     MAX_KV_BLOCKS,
     MAX_REPLICAS,
+    MAX_SECONDS,
     MAX_SEED,
     MAX_STAGES,
     MAX_US,
@@ -48,6 +49,7 @@ DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "mxfp4", "nvfp4", 
 MAX_DRAFT = 64  #: tokens of a draft
 KV_DTYPES = ("bf16", "fp16", "fp8", "fp32")
 SCALING_S = Limit(0.1, 86400, "0.1 to 86,400")
+CYCLE_S = Limit(1, MAX_SECONDS, f"1 to {MAX_SECONDS:g}")
 
 
 @dataclass(frozen=True)
@@ -624,7 +626,7 @@ class AutoscaleConfig:
         " from 0",
     )
     replicas: tuple[int, ...] = key((), "schedule: the number from each of times_s on")
-    cycle_s: float = key(86400.0, "schedule: after how long it repeats", SECONDS)
+    cycle_s: float = key(86400.0, "schedule: after how long it repeats", CYCLE_S)
 
     @property
     def scales(self) -> bool:

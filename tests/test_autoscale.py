@@ -31,7 +31,7 @@ from kvcast.studies import compare
 from sim.fleet.autoscaler import autoscaler
 from sim.fleet.shocks import processes_of
 from sim.measure.report import build_report
-from sim.recording import COMPLETED, NOT_ARRIVED, UNFINISHED
+from sim.recording import COMPLETED, KV_TOO_SMALL, NOT_ARRIVED, UNFINISHED
 from sim.scaling import RULES, Scaler, Seen, by_ratio, by_tokens, limited, next_change_s, scheduled, stabilised
 from sim.scenario import AutoscaleConfig, ClientConfig, ClusterConfig, EngineParams, RunConfig, Shock
 from sim.simulate import run
@@ -273,6 +273,37 @@ def test_a_lost_replica_is_replaced_where_one_is_free() -> None:
     assert len(starts) == 3
 
 
+def test_a_place_that_was_still_drained_starts_when_it_is_free() -> None:
+    """Two replicas are wanted again from 3 s on, while the second is busy until 20 s: it starts at 20 s."""
+    config = AutoscaleConfig(
+        rule="schedule", times_s=(0.0, 1.0, 3.0), replicas=(2, 1, 2), cycle_s=1000.0, start_s=2.0, grace_s=50.0
+    )
+    lost = [Shock("spot-loss", 22.5, 0.5, losses_per_hour=3600.0, notice_s=60.0)]
+    work = plain([0, 0, 22, 22, 90], [4] * 5, [2, 20, 40, 40, 1])
+    rec = run(work, ONE_AT_A_TIME, UnitSteps(), replicas=2, processes=[autoscaler(config), *processes_of(lost, 0.0, 9)])
+    assert rec.held_s[1][:2] == [(0, 20), (20, pytest.approx(62, abs=1))]
+    assert rec.retries.tolist() == [0] * 5  # the grace of the first drain, which ended at 51 s, is not the second's
+
+
+def test_who_is_turned_away_waits_for_no_first_token() -> None:
+    """A prompt of 1,000 tokens, which no replica can hold, at 5 s: not a request that has waited for minutes."""
+    config = scaled("slo", target=5.0, lookback_s=100.0, down_wait_s=1.0)
+    work = plain([0, 5, 60], [4, 1000, 4], [2, 2, 2])
+    rec = run(work, ONE_AT_A_TIME, UnitSteps(), replicas=2, processes=[autoscaler(config)])
+    assert rec.status.tolist() == [COMPLETED, KV_TOO_SMALL, COMPLETED]
+    assert rec.held_s == [[(0, 62)], [(0, 1)]]
+
+
+def test_a_shock_of_a_fleet_that_scales_hits_what_is_there() -> None:
+    """One of three places is wanted: it is that one that fails, the next starts at once."""
+    config = AutoscaleConfig(rule="schedule", times_s=(0.0,), replicas=(1,), cycle_s=1000.0, start_s=2.0)
+    work = plain([0, 3, 40], [4] * 3, [2, 4, 2])
+    for kind, finish_s in (("replica-down", 3.5 + 2 + 4), ("slow-replica", 4 + 3 * 3)):
+        shocks = processes_of([Shock(kind, 3.5, 30.0)], 0.0)
+        rec = run(work, ONE_AT_A_TIME, UnitSteps(), replicas=3, processes=[autoscaler(config), *shocks])
+        assert rec.finish_s.tolist() == [2, finish_s, 42]
+
+
 # -- shocks that take a fleet apart ----------------------------------------------------------------------------------
 
 
@@ -421,6 +452,24 @@ def test_a_month_is_told_of_a_whole_period_only() -> None:
 
 
 @pytest.mark.parametrize(
+    ("replicas", "cycle_s", "month"), [([2, 1], 300.0, True), ([2, 1], 301.0, False), ([1, 1], 1e5, True)]
+)
+def test_a_month_is_told_of_a_whole_schedule_only(replicas, cycle_s, month) -> None:
+    """A window of 300 s of a steady load shows what a schedule of 300 s costs, and of a longer one a part."""
+    own = {"rule": "schedule", "times_s": [0, 100], "replicas": replicas, "cycle_s": cycle_s, "grace_s": 0.0}
+    given = {**SMALL, "workload": {**SMALL["workload"], "duration_s": 360.0}, "autoscale": own}
+    found = api.simulate(scenario_from_doc(given)).summary
+    assert (found["cost"]["at_offered"]["usd_per_month"] is not None) == month
+
+
+def test_a_month_is_not_told_of_a_window_with_a_loss() -> None:
+    given = {**SMALL, "autoscale": {"rule": "none"}, "shock": [{"kind": "replica-down", "duration_s": 100.0}]}
+    found = api.simulate(scenario_from_doc(given)).summary
+    assert found["replicas_held"] < SMALL["cluster"]["replicas"]
+    assert found["cost"]["at_offered"]["usd_per_month"] is None
+
+
+@pytest.mark.parametrize(
     ("given", "says"),
     [
         ({"rule": "hpa"}, "[autoscale] rule = 'hpa': expected a target with it"),
@@ -432,6 +481,10 @@ def test_a_month_is_told_of_a_whole_period_only() -> None:
         ({"rule": "schedule", "times_s": [0, 90000], "replicas": [1, 2]}, "cycle_s = 86400: expected a time after"),
         ({"rule": "schedule", "times_s": [0], "replicas": [4]}, "replicas[0] = 4: expected 1 to cluster.replicas = 3"),
         ({"rule": "llm-d", "period_s": 0.0}, "period_s = 0.0: expected 0.1 to 86,400"),
+        (
+            {"rule": "schedule", "times_s": [0], "replicas": [1], "cycle_s": 1e-6},
+            "cycle_s = 1e-06: expected 1 to 1e+09",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_one_line(given, says) -> None:

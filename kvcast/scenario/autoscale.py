@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from kvcast.scenario.steady import is_mix
+from kvcast.scenario.steady import clock_note, is_mix
 from sim.scenario import ROLLING, SCHEDULE, Scenario
 from workloads import mix, steady
 from workloads.errors import InputError
@@ -66,6 +66,14 @@ def warm_note(scenario: Scenario) -> str:
         f" {way_down_s:g} s at the earliest; the warm-up is {warmup_s:g} s, so the window begins with"
         " more than the rule wants"
     )
+
+
+def sees_whole_periods(scenario: Scenario) -> bool:
+    """Whether the window of a resolved mix covers the period of what its fleet follows: its load's, its schedule's."""
+    given, run = scenario.autoscale, scenario.run
+    lasts_s = (run.duration_s or scenario.workload.duration_s or 0.0) - (run.warmup_s or 0.0)
+    changes = given.rule == SCHEDULE and len(set(given.replicas)) > 1
+    return not clock_note(scenario) and not (changes and lasts_s < given.cycle_s)
 
 
 def scaling_lines(resolved: Resolved) -> list[str]:

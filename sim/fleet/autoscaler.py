@@ -20,11 +20,14 @@ import simpy
 
 from sim.fleet.processes import Fleet, Process
 from sim.fleet.replica import DOWN, DRAINING, STARTING, UP, Replica
+from sim.recording import KV_TOO_SMALL, QUEUE_FULL, SESSION_TRUNCATED, SHED, TOO_LONG
 from sim.scaling import Scaler, Seen, next_change_s, scheduled
 from sim.scenario import SCHEDULE, AutoscaleConfig
 
 SOON_S = 1e-6
 """Of two times that differ by rounding."""
+TURNED_AWAY = (TOO_LONG, KV_TOO_SMALL, SESSION_TRUNCATED, QUEUE_FULL, SHED)
+"""Who never had a time to first token to wait for."""
 
 
 def autoscaler(config: AutoscaleConfig, clock_s: float = 0.0, share: float = 0.95) -> Process:
@@ -68,9 +71,17 @@ class Controller:
         grace_s, number = self.config.grace_s, self._drains.get(replica.index, 0) + 1
         self._drains[replica.index] = number
         replica.drain()
-        if replica.state == DRAINING and grace_s is not None:
+        if replica.state != DRAINING:
+            return
+        replica.gone().callbacks.append(lambda _: self._gone(replica))  # type: ignore[union-attr]
+        if grace_s is not None:
             over = self.fleet.sleep(grace_s)
             over.callbacks.append(lambda _: self._ends(replica, number))  # type: ignore[union-attr]
+
+    def _gone(self, replica: Replica) -> None:
+        """It has served what it had: its place is free, and may be wanted by now."""
+        self._drains[replica.index] += 1  # a grace that is not over is no longer of any drain
+        self.reconcile()
 
     def _ends(self, replica: Replica, number: int) -> None:
         """Its grace is over: what still runs there begins again elsewhere."""
@@ -128,10 +139,11 @@ def _seen(fleet: Fleet) -> Seen:
 
 def _ttft_s(fleet: Fleet, lookback_s: float, share: float, delay_s: float) -> float:
     """The TTFT that `share` of the requests of the look-back have met, seconds; one without a first token counts with
-    what it has waited. 0 where nobody came."""
+    what it has waited, one that was turned away not at all. 0 where nobody came."""
     log, until_s = fleet.log, fleet.now_s - delay_s
     arrival_s = np.frombuffer(log.arrival_s)
-    rows = np.flatnonzero((arrival_s > until_s - lookback_s) & (arrival_s <= until_s))
+    came = (arrival_s > until_s - lookback_s) & (arrival_s <= until_s)
+    rows = np.flatnonzero(came & ~np.isin(np.frombuffer(log.status, np.int8), TURNED_AWAY))
     waited_s = until_s - arrival_s[rows]
     for i, row in enumerate(rows.tolist()):
         if log.first_step[row] >= 0:

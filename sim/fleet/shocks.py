@@ -16,7 +16,7 @@ import numpy as np
 import simpy
 
 from sim.fleet.processes import Fleet, Process
-from sim.fleet.replica import STARTING, UP, Replica
+from sim.fleet.replica import DOWN, STARTING, UP, Replica
 from sim.scenario import CACHE_LOST, REPLICA_DOWN, ROLLING, SLOW, SPOT, Shock
 
 
@@ -116,4 +116,7 @@ def _taken_away(fleet: Fleet, shock: Shock, replica: Replica) -> Doing:
 
 
 def _hit(fleet: Fleet, shock: Shock) -> Sequence[Replica]:
-    return fleet.replicas[-shock.replicas :]
+    """The last ones; of a fleet that scales, those that are there before places that are empty."""
+    scales = fleet.controller is not None
+    last = sorted(fleet.replicas, key=lambda one: scales and one.state != DOWN)[-shock.replicas :]
+    return sorted(last, key=lambda one: one.index)
