@@ -15,6 +15,7 @@ from typing import Any
 import streamlit as st
 
 from kvcast.config import scenario_from_doc
+from kvcast.pages import address
 from kvcast.pages.edit.plain import plain
 from kvcast.pages.edit.settings import limits_of
 from kvcast.pages.edit.widgets import hint
@@ -101,7 +102,8 @@ def _field(place: Any, label: str, key: str, least: float, most: float | None, s
     state[mine] = state[key]
 
     def changed() -> None:
-        state[key] = state[mine]
+        if not address.gone_back({}):  # Back twice: this field is as the page before had it, nobody has touched it
+            state[key] = state[mine]
 
     place.number_input(
         label,
