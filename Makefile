@@ -80,7 +80,7 @@ $(VENV)/.installed-clusters: $(VENV)/.installed-test
 	@touch $@
 
 test-clusters: $(VENV)/.installed-clusters
-	$(BIN)/python -m pytest tests/test_clusters.py
+	KVCAST_CLUSTERS=1 $(BIN)/python -m pytest tests/test_clusters.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

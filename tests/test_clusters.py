@@ -69,6 +69,8 @@ NOT_ASKED = ("capacity", "binding", "advice", "growth", "n-plus-1", "model-error
 @contextmanager
 def dask_cluster(folder: Path) -> Iterator[str]:
     """A scheduler and two workers in processes of their own."""
+    if not os.environ.get("KVCAST_CLUSTERS"):
+        pytest.skip(f"{NO_CLUSTER}KVCAST_CLUSTERS is not set (make test-clusters)")
     distributed = pytest.importorskip("distributed", reason=f"{NO_CLUSTER}dask")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(folder / "dask")
