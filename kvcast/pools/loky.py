@@ -9,11 +9,13 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from typing import Any
 
 from joblib.externals.loky import get_reusable_executor
 
 from kvcast.pools.places import Calls, Pool
+from kvcast.system import uninterrupted
 from workloads.errors import InputError
 
 THREADS = (
@@ -35,9 +37,11 @@ class Loky(Pool):
         self._executor: Any = None
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        return self._executor.submit(function, *arguments)
+        with uninterrupted():  # processes start here; a terminal's Ctrl-C is this one's, which ends them
+            return self._executor.submit(function, *arguments)
 
     def finished(self, function: Callable[..., Any], calls: Calls) -> Iterator[tuple[int, Any]]:
+        resource_tracker.ensure_running()  # its start would unblock what `uninterrupted` blocks
         self._executor = get_reusable_executor(max_workers=self.processes, env=_threads(self.processes))
         try:
             yield from super().finished(function, calls)
