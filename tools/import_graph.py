@@ -35,6 +35,7 @@ ROOMS = (
     ("sim.kvcache.policies",),
     ("sim.fleet.routers",),
     ("sim.fleet.router", "sim.scaling"),
+    ("sim.sections",),
     ("sim.scenario",),
     ("sim.kvcache",),
     ("sim.kvcache.groups",),
