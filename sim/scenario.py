@@ -8,7 +8,7 @@ them as they are.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrate.kv_groups import KvGroup, token_count
@@ -21,6 +21,7 @@ from sim.sections.autoscale import AutoscaleConfig as AutoscaleConfig
 from sim.sections.disaggregation import AFTER_PREFILL as AFTER_PREFILL
 from sim.sections.disaggregation import AT_ARRIVAL as AT_ARRIVAL
 from sim.sections.disaggregation import DisaggregationConfig as DisaggregationConfig
+from sim.sections.pool import PoolConfig as PoolConfig
 from sim.sections.shock import BURST as BURST
 from sim.sections.shock import CACHE_LOST as CACHE_LOST
 from sim.sections.shock import LONG_PROMPTS as LONG_PROMPTS
@@ -593,21 +594,36 @@ class Scenario:
     cost: CostConfig = field(default_factory=CostConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
+    pool: tuple[PoolConfig, ...] = key(
+        (), "[[pool]] tables: replicas that are not alike behind one router (docs/mixed-fleets.md)"
+    )
     shock: tuple[Shock, ...] = key((), "[[shock]] tables: what happens to the fleet meanwhile (docs/resilience.md)")
 
     @property
     def gpus(self) -> int:
         """GPUs of the fleet."""
+        if self.pool:
+            return sum(pool.replicas * gpus for pool, gpus in zip(self.pool, self.gpus_of_pools, strict=True))
         pools, hardware = self.disaggregation, self.hardware
         width = pools.prefill_tensor_parallel or hardware.tensor_parallel
         prefill_gpus = hardware.gpus // hardware.tensor_parallel * width
         return hardware.gpus * (self.cluster.replicas - pools.prefill_replicas) + prefill_gpus * pools.prefill_replicas
 
     @property
+    def replicas(self) -> int:
+        """Of the fleet, all pools together."""
+        return sum(pool.replicas for pool in self.pool) or self.cluster.replicas
+
+    @property
+    def gpus_of_pools(self) -> list[int]:
+        """GPUs of a replica of each [[pool]]."""
+        return [replace(self.hardware, **pool.hardware).gpus for pool in self.pool]
+
+    @property
     def gpus_per_replica(self) -> float:
         """GPUs of a replica; in pools of different widths their mean."""
-        whole, rest = divmod(self.gpus, self.cluster.replicas)
-        return whole if not rest else self.gpus / self.cluster.replicas
+        whole, rest = divmod(self.gpus, self.replicas)
+        return whole if not rest else self.gpus / self.replicas
 
 
 @dataclass(frozen=True)
