@@ -149,9 +149,9 @@ def with_pools(given: Scenario, placed: Callable[[Scenario], Resolved]) -> Resol
     pools = tuple(
         replace(
             pool,
-            hardware=_given(kind.scenario.hardware),
-            model=_given(kind.scenario.model),
-            engine=_given(kind.scenario.engine),
+            hardware=_given(kind.scenario.hardware, first.scenario.hardware),
+            model=_given(kind.scenario.model, first.scenario.model),
+            engine=_given(kind.scenario.engine, first.scenario.engine),
             gpu_hour_usd=kind.scenario.cost.gpu_hour_usd,
         )
         for pool, kind in zip(given.pool, kinds, strict=True)
@@ -174,9 +174,14 @@ def _placed_pool(given: Scenario, pool: PoolConfig, placed: Callable[[Scenario],
         raise InputError(line if line.startswith("[pool.") else f"[pool.{pool.name}] {line}") from None
 
 
-def _given(section: Any) -> dict[str, Any]:
-    """The keys of a resolved section that have a value."""
-    return {key: value for key, value in asdict(section).items() if value is not None}
+def _given(section: Any, first: Any) -> dict[str, Any]:
+    """The keys of a resolved section that say what it is, beside the same section of the first pool."""
+    values = {f.name: (getattr(section, f.name), f.default, getattr(first, f.name)) for f in fields(section)}
+    return {
+        key: value
+        for key, (value, default, of_first) in values.items()
+        if value is not None and (value != default or value != of_first)
+    }
 
 
 def _mean_price(kinds: Sequence[Resolved]) -> float | None:

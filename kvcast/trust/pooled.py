@@ -45,7 +45,7 @@ def _origin(key: str) -> Callable[[Resolved], Any]:
 
 def kv_lines_of_all(resolved: Resolved) -> list[str]:
     """The arithmetic of each pool's KV capacity."""
-    if not resolved.kinds:
+    if all(kind.kv_lines == resolved.kv_lines for kind in resolved.each):
         return list(resolved.kv_lines)
     named = zip(resolved.scenario.pool, resolved.kinds, strict=True)
     return [line for pool, kind in named for line in (f"pool {pool.name}:", *kind.kv_lines)]
