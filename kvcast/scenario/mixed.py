@@ -35,14 +35,15 @@ OF_ONE_GPU = {
 }
 """Keys that are of one GPU, width and model: a pool on others has its own, or none."""
 ALONE = (
-    "expected replicas that are alike: kvcast run, compare and sweep, and simulate() in Python, take [[pool]] tables"
+    "expected a scenario without, this is answered of replicas that are alike; kvcast run, compare, sweep, timeline and"
+    " price, and simulate() in Python, take [[pool]] tables"
 )
 
 
-def alike_only(scenario: Scenario, asked: str) -> None:
-    """Raise InputError where a question about one kind of replica is asked of a fleet of several."""
+def alike_only(scenario: Scenario) -> None:
+    """Raise InputError for a fleet of several kinds, where one kind of replica is asked about."""
     if scenario.pool:
-        raise InputError(f"[[pool]] with {asked}: {ALONE}")
+        raise InputError(f"[[pool]]: {ALONE}")
 
 
 def mixed_problems(scenario: Scenario) -> Iterator[str]:
@@ -170,7 +171,7 @@ def _placed_pool(given: Scenario, pool: PoolConfig, placed: Callable[[Scenario],
     try:
         return placed(pool_scenario(given, pool))
     except InputError as error:
-        line = str(error)
+        line = str(error).removeprefix("scenario: ")
         raise InputError(line if line.startswith("[pool.") else f"[pool.{pool.name}] {line}") from None
 
 
