@@ -217,6 +217,11 @@ def mixed_of(resolved: Resolved, class_names: Sequence[str], changed: Changed | 
                 f"[workload] class {name!r} may go to pools of {len(models)} models: expected the model (or the pool)"
                 " that it asks for, keys of its [[workload.class]] table"
             )
+    if any(kind.params.shares_tiers for kind in kinds) and len({_kv_layout(of) for of in resolved.kinds}) > 1:
+        raise InputError(
+            "[[pool]] with shared [cache] tiers: expected pools of one model, KV type and tensor_parallel, others"
+            " cannot read each other's blocks"
+        )
     everywhere = all(all(row) for row in asks)
     return Mixed(kinds, None if everywhere else np.array(asks))
 
@@ -224,6 +229,11 @@ def mixed_of(resolved: Resolved, class_names: Sequence[str], changed: Changed | 
 def shared_word(resolved: Resolved) -> str:
     """The same for replicas whose KV is the same."""
     return f"{resolved.model.name} {resolved.scenario.model.kv_dtype}"
+
+
+def _kv_layout(resolved: Resolved) -> tuple[str, int]:
+    """What KV blocks in a store are: replicas read only their own."""
+    return shared_word(resolved), resolved.scenario.hardware.tensor_parallel
 
 
 def asked(scenario: Scenario, class_names: Sequence[str]) -> list[list[bool]]:

@@ -378,6 +378,8 @@ def tier_params(scenario: Scenario, block_bytes: int) -> tuple[TierParams, ...]:
             t.write,
             t.policy,
             t.prefetch,
+            t.shared,
+            t.total_bandwidth_gb_per_s * 1e9,
         )
         for t in scenario.cache.tiers
     )
