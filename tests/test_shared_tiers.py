@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcast import api
-from kvcast.config import scenario_from_doc
+from kvcast.config import load_scenario, scenario_from_doc
 from kvcast.present import summary_text
 from sim.fleet.mixed import Kind, Mixed
 from sim.kvcache.store import Shelf, Store
@@ -231,6 +231,13 @@ def test_a_store_is_worth_more_than_tiers_apart() -> None:
     own = api.simulate(scenario(shared=False)).summary
     assert s["prefix_hit_rate"] > own["prefix_hit_rate"] + 0.1
     assert "shared" not in own["tiers"][2]
+
+
+def test_the_example_runs() -> None:
+    short = ["workload.duration_s=60", "run.warmup_s=20"]
+    s = api.simulate(load_scenario("examples/shared_store.toml", short)).summary
+    assert s["completed"] == s["arrived"]
+    assert s["tiers"][1]["hit_tokens"] > 0
 
 
 @pytest.mark.parametrize(
