@@ -186,9 +186,14 @@ def sample_of(
     classes: Sequence[tuple[str, SloClass]],
 ) -> Sample:
     """The requests `inside` (bool [n]) of one run's columns [n]."""
-    rows = np.flatnonzero(inside)
-    rows = rows[np.argsort(arrival_s[rows], kind="stable")]
+    rows = in_order(arrival_s, inside)
     return Sample(classes, {name: columns[name][rows] for name in ("class_id", "good", "completed", *LIMITS)})
+
+
+def in_order(arrival_s: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """int32 [m]: the requests `inside` (bool [n]) by their arrival [n]."""
+    rows = np.flatnonzero(inside).astype(np.int32)
+    return rows[np.argsort(arrival_s[rows], kind="stable")]
 
 
 def sample_in(requests: Mapping[str, np.ndarray], classes: Sequence[tuple[str, SloClass]]) -> Sample:
@@ -233,16 +238,15 @@ def all_stable(answers: Sequence[bool | None]) -> bool | None:
 
 def _of(sample: Sample, members: Sequence[int]) -> dict[str, np.ndarray]:
     """The members' requests, and whether each was within each limit."""
-    class_id = sample.columns["class_id"]
-    mine = np.isin(class_id, members) if len(members) < len(sample.classes) else np.ones(len(class_id), bool)
-    columns = {name: column[mine] for name, column in sample.columns.items()}
+    class_id, completed = sample.columns["class_id"], sample.columns["completed"]
+    mine = np.isin(class_id, members) if len(members) < len(sample.classes) else slice(None)
     within = {}
     for limit in LIMITS:
         most = np.array(
             [np.inf if getattr(limits, limit) is None else getattr(limits, limit) for _, limits in sample.classes]
         )
-        within[limit] = columns["completed"] & ~(columns[limit] > most[columns["class_id"]])
-    return {"good": columns["good"], **within}
+        within[limit] = (completed & ~(sample.columns[limit] > most[class_id]))[mine]
+    return {"good": sample.columns["good"][mine], **within}
 
 
 def _class_verdict(name: str, target: float, runs: Sequence[dict[str, np.ndarray]], confidence: float) -> ClassVerdict:
