@@ -374,12 +374,14 @@ class Recording:
     clients: ClientUse | None = None  #: with clients that give up or try again, or a gateway that refuses; else None
     handed: Handed | None = None  #: with replicas that only prefill
     routed: Routed | None = None  #: when asked for, of a router that looks for prefixes
+    kv_blocks_each: tuple[int, ...] = ()  #: per replica, with replicas that are not alike
     notes: list[str] = field(default_factory=list)
 
     @property
     def kv_blocks_of(self) -> np.ndarray:
         """int64 [replicas]"""
-        return np.array(self.handed.kv_blocks if self.handed is not None else [self.kv_blocks] * len(self.steps))
+        each = self.handed.kv_blocks if self.handed is not None else self.kv_blocks_each
+        return np.array(each or [self.kv_blocks] * len(self.steps))
 
     @property
     def left_s(self) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.measure import judged, metrics, pools
+from sim.measure import judged, metrics, mixed, pools
 from sim.measure.balance import balance, passed_over
 from sim.measure.causes import miss_causes
 from sim.measure.columns import Columns, all_or
@@ -124,12 +124,13 @@ def build_report(
     stability = stability_of(rec, workload, window)
     gpus, held = scenario.gpus_per_replica, replicas_held(rec, window.start_s, window.end_s)
     work = _computed(rec, workload)
-    gpu_s = busy_gpu_s(rec, work, gpus) if rec.handed is None else pools.gpu_seconds(rec, work, scenario)
+    gpu_s = _gpu_seconds(rec, work, scenario)
     del work
+    paid = mixed.paid(gpu_s, inside, rec, scenario, window) if scenario.pool else gpu_s
     output_tokens = metrics.tokens_emitted(rec, window)
     prefilled_tokens = int(workload.prompt_tokens[window.holds(rec.first_token_s)].sum())
     cost, gpu_hours, sessions = cost_summary(
-        gpu_s,
+        paid,
         inside,
         workload.column("session_id"),
         held * gpus * window.seconds,
@@ -147,7 +148,7 @@ def build_report(
     if rec.verified is not None:  # a decode has that many rows, and reads its context once: StepWork knows neither
         shares["decode_batch"] /= rec.verified.rows
         step_work = None
-    gpu_busy_s = shares["busy_s"] * gpus
+    gpu_busy_s = mixed.busy_gpus_s(rec, window, scenario) if scenario.pool else shares["busy_s"] * gpus
     if rec.handed is not None:
         gpu_busy_s = pools.busy_gpus_s(rec, window, scenario)
         step_work = step_work if len(set(pools.pool_gpus(scenario))) == 1 else None  # it is of one width
@@ -200,6 +201,22 @@ def build_report(
         "cost": cost,
         "replicas": len(rec.steps),
         **_by_replica(rec, workload, scenario, window, counted),
+        **(
+            mixed.summary(
+                rec,
+                workload,
+                scenario,
+                window,
+                times,
+                inside,
+                counted,
+                _computed(rec, workload) + workload.output_tokens,
+                gpu_hours,
+                told,
+            )
+            if scenario.pool
+            else {}
+        ),
         **({} if rec.routed is None else {"routing": passed_over(rec.routed, counted)}),
         **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
         **({} if rec.held_s is None else {"fleet": _fleet(rec, scenario, window)}),
@@ -218,6 +235,8 @@ def build_report(
     classes = class_table(
         rec, workload, causes, evicted, inside, good, slo, latency[1:] or latency, gpu_hours, scenario.cost.gpu_hour_usd
     )
+    if scenario.pool:
+        mixed.price_classes(classes, class_id, inside, gpu_hours * mixed.dearness(rec, scenario), scenario)
     summary["hit_tokens"]["by_class"] = {name: row["prefix_hit_tokens"] for name, row in classes.items()}
     summary["cost"]["usd_per_request_by_class"] = {name: row["usd_per_request"] for name, row in classes.items()}
     return Report(
@@ -245,12 +264,23 @@ def _computed(rec: Recording, workload: Workload) -> np.ndarray:
     return computed
 
 
+def _gpu_seconds(rec: Recording, work: np.ndarray, scenario: Scenario) -> np.ndarray:
+    """Busy GPU-seconds of every request, float64 [n]; work: int64 [n], prompt tokens computed for it."""
+    if scenario.pool:
+        return mixed.gpu_seconds(rec, work, scenario)
+    if rec.handed is not None:
+        return pools.gpu_seconds(rec, work, scenario)
+    return busy_gpu_s(rec, work, scenario.gpus_per_replica)
+
+
 def _by_replica(
     rec: Recording, workload: Workload, scenario: Scenario, window: Window, counted: np.ndarray
 ) -> dict[str, Any]:
     """How evenly the replicas of a fleet, or of its two pools, are loaded."""
     if rec.handed is None and len(rec.steps) == 1:
         return {}
+    if scenario.pool and not mixed.alike(scenario):
+        return {}  # who is slower should have less
     computed = _computed(rec, workload)
     if rec.handed is not None:
         return {"disaggregation": pools.summary(rec, scenario, window, counted, computed, workload.output_tokens)}
