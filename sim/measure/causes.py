@@ -105,26 +105,29 @@ class Recorded:
 class Causes:
     """Rows are all requests; those never admitted are zero everywhere."""
 
-    recorded: Recorded
-    found: Found  #: int32 [n]
-    changed: np.ndarray  #: int32 [n], tokens of changed_earlier
-    caching: bool
+    tokens: Columns  #: cause -> int64 [n], made whenever asked for
     shared_partial: np.ndarray  #: int32 [n], of partial_block: shared with an earlier request, not as a whole block
     rows: np.ndarray  #: the requests that count in by_scope
     by_scope: dict[str, np.ndarray]  #: cause, and "hit" -> [groups, len(SCOPES)], summed over the rows of each group
     changed_layer: np.ndarray  #: int16 [n], layer whose change cost the changed_earlier tokens; -1 none
     determinable: dict[str, bool]  #: False: the workload does not say, and the tokens are in `cold`
 
-    @property
-    def tokens(self) -> Columns:
-        """cause -> int64 [n], made whenever asked for: nine columns would be a third of what a large run takes."""
-        return Columns({cause: partial(self._of, cause) for cause in CAUSES})
-
     def total(self, cause: str) -> int:
         """Tokens of the requests that count in by_scope."""
         return int(self.by_scope[cause].sum())
 
-    def _of(self, cause: str) -> np.ndarray:
+
+@dataclass(frozen=True)
+class Depths:
+    """All that tokens by cause follow from: nine columns would be a third of what a large run takes."""
+
+    recorded: Recorded
+    found: Found  #: int32 [n]
+    changed: np.ndarray  #: int32 [n], tokens of changed_earlier
+    caching: bool
+
+    def tokens(self, cause: str) -> np.ndarray:
+        """int64 [n]"""
         if cause == "changed_earlier":
             return self.changed.astype(np.int64)
         tokens = np.empty(len(self.changed), np.int64)
@@ -187,7 +190,9 @@ def miss_causes(
         "other_tenant": tree.twin is not None or int((tree.parent < 0).sum()) <= 1,
         "changed_earlier": tree.content is not None,
     }
-    return Causes(recorded, found, changed, caching, shared_partial, rows, by_scope, layer, determinable)
+    depths = Depths(recorded, found, changed, caching)
+    tokens = Columns({cause: partial(depths.tokens, cause) for cause in CAUSES})
+    return Causes(tokens, shared_partial, rows, by_scope, layer, determinable)
 
 
 def _check_order(recorded: Recorded, n: int) -> None:

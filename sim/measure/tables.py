@@ -318,6 +318,8 @@ def _changed_layers(workload: Workload, causes: Causes, rows: np.ndarray) -> dic
     """Tokens that would have hit had the named layer not changed before them."""
     layer = causes.changed_layer[rows]
     tokens = np.bincount(
-        layer[layer >= 0], weights=causes.changed[rows][layer >= 0], minlength=len(workload.layer_names)
+        layer[layer >= 0],
+        weights=causes.tokens["changed_earlier"][rows][layer >= 0],
+        minlength=len(workload.layer_names),
     )
     return {workload.layer_names[i]: int(v) for i, v in enumerate(tokens) if v}
