@@ -126,16 +126,18 @@ class Depths:
     changed: np.ndarray  #: int32 [n], tokens of changed_earlier
     caching: bool
 
-    def tokens(self, cause: str) -> np.ndarray:
-        """int64 [n]"""
+    def tokens(self, cause: str, part: slice) -> np.ndarray:
+        """int64 [part]"""
+        changed = self.changed[part]
         if cause == "changed_earlier":
-            return self.changed.astype(np.int64)
-        tokens = np.empty(len(self.changed), np.int64)
-        for part in blocks(len(tokens)):
-            found = Found(*(column[part] for column in self.found))
-            spans = stretches(self.recorded.known(part), found, self.caching)[cause]
-            tokens[part] = np.sum([b - a for a, b in spans], axis=0, dtype=np.int64)
-        return tokens - self.changed if cause == "cold" else tokens
+            return changed.astype(np.int64)
+        tokens, (first, _, _) = np.empty(len(changed), np.int64), part.indices(len(self.changed))
+        for at in blocks(len(tokens)):
+            here = slice(first + at.start, first + at.stop)
+            found = Found(*(column[here] for column in self.found))
+            spans = stretches(self.recorded.known(here), found, self.caching)[cause]
+            tokens[at] = np.sum([b - a for a, b in spans], axis=0, dtype=np.int64)
+        return tokens - changed if cause == "cold" else tokens
 
 
 def stretches(known: Known, found: Found, caching: bool) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:

@@ -49,7 +49,7 @@ def requests_table(
         "prefill_chunks",
     )
     columns = {
-        "request": partial(np.arange, len(workload)),
+        "request": partial(_numbers, len(workload)),
         **ids,
         "prompt_tokens": workload.prompt_tokens,
         "output_tokens": workload.output_tokens,
@@ -67,6 +67,10 @@ def requests_table(
         **({} if good is None else {"good": good}),
     }
     return Columns(columns)
+
+
+def _numbers(n: int, part: slice) -> np.ndarray:
+    return np.arange(*part.indices(n))
 
 
 def fate_columns(causes: Causes, evicted: Evicted | None) -> Columns:
