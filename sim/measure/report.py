@@ -19,7 +19,7 @@ import numpy as np
 from sim.measure import judged, metrics, mixed, pools
 from sim.measure.balance import balance, passed_over
 from sim.measure.causes import miss_causes
-from sim.measure.columns import Columns, all_or
+from sim.measure.columns import Columns
 from sim.measure.cost import busy_gpu_s, cache_worth, cost_summary
 from sim.measure.held import fleet_row, replicas_held
 from sim.measure.metrics import Window
@@ -143,6 +143,7 @@ def build_report(
         [inside & completed & (class_id == c) for c in range(n_classes)] if n_classes > 1 else []
     )
     latency = latencies(rec, times, told_apart)
+    del told_apart
     told = latency_of(stability, scenario)
     shares = metrics.step_shares(rec.steps, window)
     if rec.verified is not None:  # a decode has that many rows, and reads its context once: StepWork knows neither
@@ -351,20 +352,12 @@ def stability_of(rec: Recording, workload: Workload, window: Window) -> Stabilit
     came = workload.concurrency is not None or not np.isnan(outside).all()  # else there is nothing to judge
     if came and (workload.concurrency is not None or (last_new_s == 0.0 and workload.after is not None)):
         return BOUNDED
-    entered = all_or(metrics.entered_system(rec))
     tokens = workload.prompt_tokens + workload.output_tokens
+    tokens[~metrics.entered_system(rec)] = 0
     until_s = min(window.last_arrival_s, last_new_s)
     seen = [rec] if rec.handed is None else [pools.views(rec)[1], pools.views(rec)[0]]
     found = [
-        assess_fleet(
-            rec.arrival_s[entered],
-            _waits_until_s(one)[entered],
-            rec.left_s[entered],
-            tokens[entered],
-            one.replica[entered],
-            window.start_s,
-            until_s,
-        )
+        assess_fleet(rec.arrival_s, _waits_until_s(one), rec.left_s, tokens, one.replica, window.start_s, until_s)
         for one in seen
     ]
     return next((one for one in found if one.stable is False), found[0])
