@@ -7,7 +7,7 @@ the pools are alike and open to all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -105,7 +105,7 @@ def summary(
     workload: Workload,
     scenario: Scenario,
     window: Window,
-    times: dict[str, np.ndarray],
+    times: Mapping[str, np.ndarray],
     inside: np.ndarray,
     counted: np.ndarray,
     work: np.ndarray,
