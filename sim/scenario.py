@@ -584,6 +584,11 @@ class PlanConfig:
     burst_size: float = key(2.0, "times the load of that burst", Limit(1.01, 1000, "1.01 to 1,000"))
     burst_s: float = key(600.0, "how long it lasts", SECONDS)
     recover_within_s: float = key(1800.0, "the time in which it must be back, seconds after the burst", SECONDS)
+    pools: bool = key(
+        False,
+        "kvcast plan looks for the cheapest mix of the [[pool]] tables, at most so many replicas of each as they say"
+        " (docs/mixed-fleets.md)",
+    )
 
 
 @dataclass(frozen=True)
