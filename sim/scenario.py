@@ -791,6 +791,14 @@ class PlanConfig:
     burst_size: float = key(2.0, "times the load of that burst", Limit(1.01, 1000, "1.01 to 1,000"))
     burst_s: float = key(600.0, "how long it lasts", SECONDS)
     recover_within_s: float = key(1800.0, "the time in which it must be back, seconds after the burst", SECONDS)
+    routers: tuple[str, ...] = key(
+        ("least-loaded", "session-affinity", "session-hash", "llm-d-approx", "llm-d-precise"),
+        "what kvcast plan tries in place of cluster.router, with the fleet it found and with fewer GPUs; []: none",
+    )
+    splits: bool = key(
+        False,
+        "kvcast plan tries the same replicas split into prefill and decode, in eighths ([disaggregation] has the link)",
+    )
 
 
 @dataclass(frozen=True)
