@@ -15,6 +15,7 @@ from typing import Any
 
 from calibrate.memory import WIDTHS
 from kvcast import api
+from kvcast.scenario.disaggregation import pool_problems
 from kvcast.scenario.fitting import bundled_for
 from kvcast.studies.change import ENGINE, FREE, HARDWARE, QUALITY, Change, Given, Made
 from kvcast.studies.overload_levers import reserve, shed, short_queue
@@ -163,9 +164,9 @@ def _another_split(given: Given) -> Made:
         return "one replica: nothing to split"
     numbers = {min(max(round(n * part / EIGHTHS), 1), n - 1) for part in range(1, EIGHTHS)} - {pools.prefill_replicas}
     old = f"{pools.prefill_replicas} of {n} replicas prefill" if pools.on else "no replica only prefills"
-    return [
-        given.change(f"{old} -> {new} of {n}", {"disaggregation.prefill_replicas": new}) for new in sorted(numbers)
-    ] or "two replicas have one split"
+    made = [given.change(f"{old} -> {new} of {n}", {"disaggregation.prefill_replicas": new}) for new in sorted(numbers)]
+    wrong = next((line for change in made for line in pool_problems(change.scenario)), None)
+    return wrong or made or "two replicas have one split"
 
 
 def _another_width(given: Given) -> Made:

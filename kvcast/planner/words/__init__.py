@@ -10,7 +10,7 @@ from typing import Any
 
 from kvcast import text
 from kvcast.planner.words.beyond import advice, binding, command_of, launch, launched, made_of, more, reach
-from kvcast.planner.words.fewer import KINDS, fewer
+from kvcast.planner.words.fewer import KINDS, fewer, sentences
 from kvcast.planner.words.fleets import candidates, size
 from kvcast.planner.words.obstacles import layouts, why
 from kvcast.planner.words.phrases import NAMES, burst, limits, load, number, share
@@ -29,6 +29,7 @@ __all__ = [
     "load",
     "number",
     "plateau",
+    "sentences",
     "share",
     "size",
     "verdict",

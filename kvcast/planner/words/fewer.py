@@ -35,6 +35,11 @@ def answers(made: dict[str, Any]) -> list[str]:
     return [sentence(made, key) for key in found if made[key]["best"] or _promising(made[key]["tried"])]
 
 
+def sentences(made: dict[str, Any]) -> list[str]:
+    """A sentence for each kind that was tried."""
+    return [sentence(made, key) for key in KINDS if made.get(key) and made[key]["tried"]]
+
+
 def sentence(made: dict[str, Any], key: str) -> str:
     found, kind = made[key], KINDS[key]
     best, tried = found["best"], sum(row["reason"] is None for row in found["tried"])
