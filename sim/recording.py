@@ -374,12 +374,14 @@ class Recording:
     clients: ClientUse | None = None  #: with clients that give up or try again, or a gateway that refuses; else None
     handed: Handed | None = None  #: with replicas that only prefill
     routed: Routed | None = None  #: when asked for, of a router that looks for prefixes
+    kv_blocks_each: tuple[int, ...] = ()  #: per replica, with replicas that are not alike
     notes: list[str] = field(default_factory=list)
 
     @property
     def kv_blocks_of(self) -> np.ndarray:
         """int64 [replicas]"""
-        return np.array(self.handed.kv_blocks if self.handed is not None else [self.kv_blocks] * len(self.steps))
+        each = self.handed.kv_blocks if self.handed is not None else self.kv_blocks_each
+        return np.array(each or [self.kv_blocks] * len(self.steps))
 
     @property
     def left_s(self) -> np.ndarray:
@@ -395,5 +397,6 @@ class Recording:
 
 def by_replica(replica: np.ndarray, replicas: int) -> list[np.ndarray]:
     """Places in a column of replicas of each of them, ascending; -1: of none."""
-    order = np.argsort(replica, kind="stable")
-    return np.split(order, np.searchsorted(replica[order], np.arange(replicas + 1)))[1:-1]
+    few = replica.astype(np.int16) if replicas <= np.iinfo(np.int16).max else replica  # numpy sorts those in one pass
+    ends = np.cumsum(np.bincount(replica + 1, minlength=replicas + 1))
+    return np.split(np.argsort(few, kind="stable"), ends)[1 : replicas + 1]

@@ -171,3 +171,17 @@ def test_other_requests_are_not_paired(doc):
     other = compare.as_document(results)["variants"][1]["vs_first"]["mean_ttft_ms"]
     assert other["shown"] is None
     assert "other requests" in other["note"]
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "show", "told"),
+    [
+        (0.28, 5.51e-6, text.usd, "$0.28 ± $0.01"),
+        (0.0123, 0.00051, text.usd, "$0.0123 ± $0.0006"),
+        (1234.5, 12.345, text.usd, "$1,234.50 ± $12.35"),
+        (0.5, 0.0, text.usd, "$0.50 ± $0.00"),
+        (1.3, 0.004, text.seconds, "1.30 s ± 4.00 ms"),
+    ],
+)
+def test_dollars_and_half_of_their_interval_have_the_same_decimals(value, half, show, told):
+    assert text.plus_minus(show(value), half, show) == told

@@ -27,6 +27,7 @@ from kvcast.store.simulations import Lab
 from kvcast.studies.change import COSTS, Change
 from kvcast.studies.levers import ADVICE, OVERLOAD, changes
 from sim.measure.metrics import limits_of
+from sim.measure.quantiles import chi2
 from sim.measure.regime import of_runs
 from sim.measure.shocks import phase
 from sim.measure.verdict import groups, named_limits
@@ -287,10 +288,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _exponential(events: int, watched_s: float) -> tuple[float, float | None]:
     """95 % interval of the mean of an exponential time, of which so many ended in watched_s."""
-    from scipy.stats import chi2
-
-    low = 2 * watched_s / float(chi2.ppf(0.975, 2 * events + 2))
-    return low, 2 * watched_s / float(chi2.ppf(0.025, 2 * events)) if events else None
+    low = 2 * watched_s / chi2(0.975, 2 * events + 2)
+    return low, 2 * watched_s / chi2(0.025, 2 * events) if events else None
 
 
 def _remedy(change: Change, found: list[AfterShock] | None, reason: str = "") -> dict[str, Any]:

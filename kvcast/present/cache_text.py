@@ -38,13 +38,19 @@ def fates(s: dict[str, Any], is_mix: bool = False) -> str:
     return told + "".join(f"; {text.count(n)} more {what}" for what, n in others.items() if n)
 
 
+def _blocks(s: dict[str, Any]) -> str:
+    """KV blocks of a replica, of every pool where they differ."""
+    each = dict.fromkeys(row["kv_blocks"] for row in s.get("pools") or [s])
+    return " or ".join(text.count(blocks) for blocks in each)
+
+
 def cache_lines(result: Result) -> str:
     s = result.report.summary
     lines = [
         *hit_lines(s),
         *tier_lines(s),
         (
-            f"KV cache: {text.count(s['kv_blocks'])} blocks per replica, {text.percent(s['kv_usage_mean'])} in use on"
+            f"KV cache: {_blocks(s)} blocks per replica, {text.percent(s['kv_usage_mean'])} in use on"
             f" average, {text.percent(s['kv_usage_peak'])} at the peak; {text.count(s['preemptions'])} preemptions,"
             f" {text.count(s['recomputed_tokens'])} tokens computed again"
         ),

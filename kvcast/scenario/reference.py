@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from kvcast.scenario.toml import literal_of
-from sim.scenario import Scenario, Shock, SloClass, TierConfig
+from sim.scenario import PoolConfig, Scenario, Shock, SloClass, TierConfig
 from workloads.config import Arrival, Columns, Demand, Dist, Layer, MixClass
 
 SECTIONS: dict[str, tuple[str, type]] = {
@@ -23,6 +23,10 @@ SECTIONS: dict[str, tuple[str, type]] = {
     "workload.class.output": (
         "a distribution; the same keys wherever one is asked for (tokens, turns, think, ...)",
         Dist,
+    ),
+    "pool": (
+        "replicas that are not alike behind one router, one `[[pool]]` table each; see docs/mixed-fleets.md",
+        PoolConfig,
     ),
     "shock": ("what happens to the fleet meanwhile, one `[[shock]]` table each; see docs/resilience.md", Shock),
     "cache.tiers": ("cache tiers, nearest first, one `[[cache.tiers]]` table each; see docs/tiers.md", TierConfig),

@@ -19,8 +19,9 @@ def dumps(scenario: Scenario) -> str:
     given are left out."""
     top = [f"{name} = {literal_of(value)}" for name, value in _items(scenario) if isinstance(value, int | str)]
     sections = [_table(name, value) for name, value in _items(scenario) if is_dataclass(value)]
-    shocks = [f"\n[[shock]]\n{_lines(shock)}" for shock in scenario.shock]
-    return "\n".join(top) + "\n" + "".join(sections + shocks)
+    lists = (("pool", scenario.pool), ("shock", scenario.shock))
+    tables = [f"\n[[{name}]]\n{_lines(one)}" for name, entries in lists for one in entries]
+    return "\n".join(top) + "\n" + "".join(sections + tables)
 
 
 def _table(path: str, node: Any) -> str:

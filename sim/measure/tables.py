@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sim.measure.causes import CAUSES, Causes
+from sim.measure.columns import Columns, summed_by
 from sim.measure.held import replicas_held
 from sim.measure.judged import Limits, attainment, usd_of_class
 from sim.measure.metrics import has_limit
@@ -22,12 +24,13 @@ if TYPE_CHECKING:
 def requests_table(
     rec: Recording,
     workload: Workload,
-    times: dict[str, np.ndarray],
-    fates: dict[str, np.ndarray],
+    times: Columns,
+    fates: Columns,
     gpu_hours: np.ndarray,
     inside: np.ndarray,
     good: np.ndarray | None,
-) -> dict[str, np.ndarray]:
+) -> Columns:
+    """[n] columns for requests.parquet."""
     ids = {name: workload.column(name) for name in ("class_id", "tenant_id", "session_id", "turn")}
     kept = (
         "status",
@@ -45,29 +48,30 @@ def requests_table(
         "recomputed_tokens",
         "prefill_chunks",
     )
-    return {
-        "request": np.arange(len(workload)),
+    columns = {
+        "request": partial(np.arange, len(workload)),
         **ids,
         "prompt_tokens": workload.prompt_tokens,
         "output_tokens": workload.output_tokens,
         **{name: getattr(rec, name) for name in kept},
-        **times,
+        **times.given(),
         **_tier_columns(rec),
         **({} if rec.frontend_s is None else {"frontend_s": rec.frontend_s}),
         **({} if rec.retries is None else {"retries": rec.retries}),
         **({} if rec.handed is None else {name: getattr(rec.handed, name) for name in HANDED}),
         **_client_columns(rec),
         **_routed_columns(rec),
-        **fates,
+        **fates.given(),
         "gpu_hours": gpu_hours,
         "in_window": inside,
         **({} if good is None else {"good": good}),
     }
+    return Columns(columns)
 
 
-def fate_columns(causes: Causes, evicted: Evicted | None) -> dict[str, np.ndarray]:
+def fate_columns(causes: Causes, evicted: Evicted | None) -> Columns:
     """Missed tokens by cause, int64 [n]; with an optimum what `evicted` is made of as well, and the hits it gave up."""
-    columns = {f"miss_{cause}_tokens": column for cause, column in causes.tokens.items()}
+    columns = {f"miss_{cause}_tokens": how for cause, how in causes.tokens.given().items()}
     if evicted is not None:
         split = evicted.tokens
         columns |= {
@@ -75,7 +79,7 @@ def fate_columns(causes: Causes, evicted: Evicted | None) -> dict[str, np.ndarra
             "evicted_memory_tokens": split["memory"],
             "given_up_tokens": split["given_up"],
         }
-    return columns
+    return Columns(columns)
 
 
 def _tier_columns(rec: Recording) -> dict[str, np.ndarray]:
@@ -100,7 +104,7 @@ def class_table(
     usd_per_hour: float | None,
 ) -> dict[str, dict[str, Any]]:
     """One row per workload class. latency: one table per class, or a single one when there is one class."""
-    class_id = workload.column("class_id").astype(np.int64)
+    class_id = workload.column("class_id")
     scope_class = class_id[causes.rows]
     by_scope = _over_time(causes.by_scope, len(workload.class_names))
     split_by_scope = {} if evicted is None else _over_time(evicted.by_scope, len(workload.class_names))
@@ -110,12 +114,13 @@ def class_table(
         arrived, hours = int(mine.sum()), portable.total(gpu_hours[mine])
         counted = causes.rows[scope_class == c]
         hit = rec.hit_tokens[counted]
+        missed = {cause: int(by_scope[cause][c].sum()) for cause in CAUSES}
         rows[name] = {
             "arrived": arrived,
             "completed": int((mine & (rec.status == COMPLETED)).sum()),
             "slo_class": limits[c][0],
             "attainment": attainment(good, mine) if has_limit(limits[c][1]) else None,
-            **_reuse(rec, workload, causes, counted),
+            **_reuse(rec, workload, missed, counted),
             "hit_tokens_per_request": {
                 f"p{p}": float(np.percentile(hit, p)) if len(hit) else None for p in (10, 50, 90)
             },
@@ -269,12 +274,12 @@ def tenant_table(
     """Reuse per tenant; empty with a single tenant."""
     if len(workload.tenant_names) < 2:
         return {}
-    tenant = workload.column("tenant_id").astype(np.int64)
-    n = len(workload.tenant_names)
-    rows, of = causes.rows, tenant[causes.rows]
+    tenant, n = workload.column("tenant_id"), len(workload.tenant_names)
+    counted = np.full(len(tenant), -1, tenant.dtype)
+    counted[causes.rows] = tenant[causes.rows]
 
     def total(column: np.ndarray) -> np.ndarray:
-        return np.bincount(of, weights=column[rows], minlength=n).astype(np.int64)
+        return summed_by(counted, column, n)
 
     arrived = np.bincount(tenant[inside], minlength=n)
     prompt, hit = total(workload.prompt_tokens), total(rec.hit_tokens)
@@ -293,7 +298,7 @@ def tenant_table(
     }
 
 
-def _reuse(rec: Recording, workload: Workload, causes: Causes, rows: np.ndarray) -> dict[str, Any]:
+def _reuse(rec: Recording, workload: Workload, missed: dict[str, int], rows: np.ndarray) -> dict[str, Any]:
     prompt = int(workload.prompt_tokens[rows].sum())
 
     def rate(column: np.ndarray) -> float | None:
@@ -305,7 +310,7 @@ def _reuse(rec: Recording, workload: Workload, causes: Causes, rows: np.ndarray)
         "prefix_hit_rate": rate(rec.hit_tokens),
         "reuse_ceiling_replica": rate(rec.ceiling_replica_tokens),
         "reuse_ceiling_fleet": rate(rec.ceiling_fleet_tokens),
-        "miss_tokens": {c: int(causes.tokens[c][rows].sum()) for c in CAUSES},
+        "miss_tokens": missed,
     }
 
 
@@ -313,8 +318,6 @@ def _changed_layers(workload: Workload, causes: Causes, rows: np.ndarray) -> dic
     """Tokens that would have hit had the named layer not changed before them."""
     layer = causes.changed_layer[rows]
     tokens = np.bincount(
-        layer[layer >= 0],
-        weights=causes.tokens["changed_earlier"][rows][layer >= 0],
-        minlength=len(workload.layer_names),
+        layer[layer >= 0], weights=causes.changed[rows][layer >= 0], minlength=len(workload.layer_names)
     )
     return {workload.layer_names[i]: int(v) for i, v in enumerate(tokens) if v}
