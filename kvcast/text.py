@@ -69,7 +69,7 @@ def usd(value: float | None) -> str:
 
 
 def plus_minus(told: str, half: float, show: Callable[[float], str]) -> str:
-    """"$0.28 ± $0.01": a value as told with half of its interval. Of dollars half has the value's decimals, rounded
+    """ "$0.28 ± $0.01": a value as told with half of its interval. Of dollars half has the value's decimals, rounded
     up: "$0.28 ± $0.00000551" tells of a precision that nobody asked for."""
     digits = len(told.partition(".")[2])
     if not told.lstrip("+−-").startswith("$") or half == 0:
