@@ -44,6 +44,7 @@ class RequestLog:
 
     def __init__(self, workload: Workload, n_tiers: int = 0, front_end: bool = False) -> None:
         n = len(workload)
+        self.workload = workload
         self.packs = int(workload.output_tokens.sum()) >= PACKS_FROM
         self.prompt = workload.prompt_tokens.data
         self.output = workload.output_tokens.data

@@ -225,9 +225,14 @@ class SchedulerConfig:
     )
     scheduler_policy: str = key(
         "fcfs",
-        "fcfs, priority (lower value first), or lpm: of the first 128 waiting the longest cached prefix, an experiment"
-        " that vLLM has no flag for",
-        choices=("fcfs", "priority", "lpm"),
+        "fcfs, priority (lower value first), or an experiment that vLLM has no flag for: lpm (of the first 128 waiting"
+        " the longest cached prefix) or vtc (the least served tenant first, docs/tenants.md)",
+        choices=("fcfs", "priority", "lpm", "vtc"),
+        engine="vllm",
+    )
+    tenant_weights: dict[str, float] = key(
+        {},
+        "scheduler_policy vtc: shares of tenants, or of each tenant of a class, by name; others have 1",
         engine="vllm",
     )
     watermark: float = key(0.0, "share of blocks kept free at admission", BELOW_1, engine="vllm")
