@@ -22,10 +22,11 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from datetime import date
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -33,19 +34,34 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import kvcast  # noqa: E402
 from benchmarks import peer_worlds  # noqa: E402
-from kvcast.validation.aisimulate import BLOCK, HERE, KV_TOKEN_BYTES, TRACE_BLOCK, Case, Request, means_ms, write_trace  # noqa: E402
+from kvcast.validation import aisimulate  # noqa: E402
+from kvcast.validation.aisimulate import (  # noqa: E402
+    BLOCK,
+    HERE,
+    KV_TOKEN_BYTES,
+    TRACE_BLOCK,
+    Case,
+    Request,
+    means_ms,
+    read_trace,
+    trace_figures,
+    write_trace,
+)
 from sim.fleet.router import find as find_router  # noqa: E402
 
 TRACE = "conversation_trace.jsonl"
 H200: dict[str, Any] = {"kv_blocks": 57_631, "max_num_seqs": 1024}
 """What kvcast works out for Llama-3.1-8B on one H200, as vLLM has it by default."""
+USED = ("cpu_s", "wall_s", "peak_mib")
 TRACES = (
     Case("Mooncake, 1 replica", **H200),
     Case("Mooncake, 8 replicas", **H200, replicas=8),
     Case("Mooncake, 8 replicas, KV router", **H200, replicas=8, router="dynamo-kv"),
     Case("Mooncake, 8 replicas, SGLang", **H200, engine="sglang", replicas=8),
     Case("Mooncake, 4 prefill and 4 decode replicas", **H200, replicas=8, prefill_replicas=4),
+    Case("the same, transfers in no time", **H200, replicas=8, prefill_replicas=4, gb_per_s=1e5),
 )
 WORLDS = (*map(peer_worlds.vllm, range(8)), *map(peer_worlds.short, range(8)), *map(peer_worlds.sglang, range(6)))
 
@@ -196,17 +212,83 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
+# ---- time and memory, and the page -----------------------------------------------------------------------------------
+
+
+def simulate_one(case: Case, trace: Path) -> dict[str, Any]:
+    """kvcast's whole work on a case: read, simulate, means."""
+    workload = read_trace(trace, TRACE_BLOCK)
+    return trace_figures(case.simulate(workload), workload)
+
+
+def timed(peer: AISimulate, trace: Path, rounds: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Medians of both simulators on every case of the trace, by turns."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for i, case in enumerate(TRACES):
+        runs: dict[str, list[dict[str, float]]] = {"kvcast": [], peer.name: []}
+        for _ in range(rounds):
+            runs["kvcast"].append(process([sys.executable, str(Path(__file__).resolve()), "--one", str(i)]))
+            runs[peer.name].append({key: peer.run(case, trace, TRACE_BLOCK, each=False)[key] for key in USED})
+        found[case.name] = {who: {key: median(run[key] for run in of) for key in USED} for who, of in runs.items()}
+        print(case.name, json.dumps(found[case.name]), flush=True)
+    return found
+
+
+def write_page(peer: AISimulate, trace: Path, rounds: int, path: Path) -> None:
+    """Put what is measured between the page's marks; the rest of it is written by hand."""
+    scored = aisimulate.run(trace.parents[2])
+    text = filled(path.read_text(encoding="utf-8"), "agreement", [f"- {line}" for line in scored.lines])
+    text = filled(text, "times", times(timed(peer, trace, rounds), rounds))
+    path.write_text(text, encoding="utf-8")
+
+
+def filled(text: str, mark: str, lines: Iterable[str]) -> str:
+    """A page with these lines between <!-- mark --> and <!-- /mark -->."""
+    before, rest = text.split(f"<!-- {mark} -->\n")
+    after = rest.split(f"<!-- /{mark} -->\n")[1]
+    return "".join([before, f"<!-- {mark} -->\n", *(f"{line}\n" for line in lines), f"<!-- /{mark} -->\n", after])
+
+
+def times(found: Mapping[str, Mapping[str, Mapping[str, float]]], rounds: int) -> list[str]:
+    """The table of CPU time and memory, and what it was measured on."""
+    rows = []
+    for name, of in found.items():
+        ours, theirs = of["kvcast"], of[AISimulate.name]
+        used = [f"{one['cpu_s']:.2f} | {one['peak_mib']:,.0f} MiB" for one in (ours, theirs)]
+        ratios = [f"{theirs[key] / ours[key]:.1f}" for key in ("cpu_s", "wall_s")]
+        rows.append(f"| {' | '.join([name, *used, *ratios])} |")
+    source = aisimulate.Recorded().told["source"]["name"]
+    return [
+        f"Whole processes from their start to the means, by turns, medians of {rounds} rounds"
+        f" ({date.today().isoformat()}: {machine()}, other work beside; Python {platform.python_version()}, kvcast"
+        f" {kvcast.__version__} ({kvcast.core}), {source}). Without the cache-off twin of `kvcast run`. The formula costs"
+        " less than operator tables do, on both sides.",
+        "",
+        "| | kvcast, CPU-s | peak | AISimulate, CPU-s | peak | times the CPU | times the wall time |",
+        "|---|---|---|---|---|---|---|",
+        *rows,
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--aisimulate", metavar="PYTHON", help="of a venv with ai-dynamo-runtime")
     parser.add_argument("--export", action="store_true", help="record kvcast validate's set")
+    parser.add_argument("--write", metavar="PAGE", type=Path, help="measure, compare and write docs/peers.md")
+    parser.add_argument("--rounds", metavar="N", type=int, default=3, help="runs of each simulator (default: 3)")
+    parser.add_argument("--one", metavar="CASE", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     trace = Path(os.environ.get("KVCAST_DATA") or parser.error("KVCAST_DATA is not set"), "traces", "mooncake", TRACE)
+    if args.one is not None:
+        print(json.dumps(simulate_one(TRACES[args.one], trace)))
+        return
     if not args.aisimulate:
         raise SystemExit(AISimulate.missing)
     peer = AISimulate(args.aisimulate)
     if args.export:
         export(peer, trace, HERE)
+    if args.write:
+        write_page(peer, trace, args.rounds, args.write)
 
 
 if __name__ == "__main__":
