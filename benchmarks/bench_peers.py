@@ -261,8 +261,8 @@ def times(found: Mapping[str, Mapping[str, Mapping[str, float]]], rounds: int) -
     return [
         f"Whole processes from their start to the means, by turns, medians of {rounds} rounds"
         f" ({date.today().isoformat()}: {machine()}, other work beside; Python {platform.python_version()}, kvcast"
-        f" {kvcast.__version__} ({kvcast.core}), {source}). Without the cache-off twin of `kvcast run`. The formula costs"
-        " less than operator tables do, on both sides.",
+        f" {kvcast.__version__} ({kvcast.core}), {source}). Without the cache-off twin of `kvcast run`. The formula"
+        " costs less than operator tables do, on both sides.",
         "",
         "| | kvcast, CPU-s | peak | AISimulate, CPU-s | peak | times the CPU | times the wall time |",
         "|---|---|---|---|---|---|---|",

@@ -91,9 +91,9 @@ def _settle(
         if not queue or queue[0][0] > most:
             break
         m, place = heapq.heappop(queue)
-        scenario = fleet_of(able[place].scenario, m)
-        judged = fleet.trials.settle(Trial(scenario, keep=True))
-        if judged.meets and (recovery is None or None not in recovery.times_s(scenario)):
+        trial = Trial(fleet_of(able[place].scenario, m), keep=True)
+        judged = fleet.trials.settle(trial)
+        if judged.meets and (recovery is None or None not in recovery.times_s(trial)):
             return Settled(able[place], m, judged)
         heapq.heappush(queue, (m + 1, place))
     return None

@@ -41,6 +41,7 @@ from kvcast.planner.recovery import Recovery, applies
 from kvcast.planner.trials import Trials
 from kvcast.planner.why import why
 from kvcast.planner.window import in_steady_state, period
+from kvcast.scenario.mixed import alike_only
 from kvcast.store.simulations import Lab
 from kvcast.studies.levers import ROUTER, SPLIT
 from sim.scenario import Scenario
@@ -78,6 +79,7 @@ def plan(
     asked = Options(**options)
     found = combinations(doc, axes_of(vary), source)
     base = next(one.scenario for one in found if one.scenario is not None)
+    alike_only(base)
     check_slo(base)
     check_static(one.scenario for one in found)
     if out is None:

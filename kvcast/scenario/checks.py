@@ -248,6 +248,19 @@ def _tier_problems(scenario: Scenario) -> Iterator[str]:
                 f"{where} has {' and '.join(given) or 'neither capacity_gib nor capacity_blocks'}: expected exactly one"
                 " of capacity_gib and capacity_blocks"
             )
+        if any(other.shared for other in tiers[:i]) and not tier.shared:
+            yield (
+                f"{where} shared = false behind a shared one: expected true too, what falls from a store falls into no"
+                " replica's own tier"
+            )
+        if not tier.shared and tier.total_bandwidth_gb_per_s != math.inf:
+            total = tier.total_bandwidth_gb_per_s
+            yield f"{where} total_bandwidth_gb_per_s = {total:g}: expected shared = true with it"
+        if tier.shared and scenario.hardware.attention_dp > 1:
+            yield (
+                f"{where} shared = true with [hardware] attention_dp = {scenario.hardware.attention_dp}: not simulated"
+                " together, expected one of them"
+            )
         if tier.name in ["gpu", *(other.name for other in tiers[:i])]:
             yield f"{where} name = {tier.name!r}: expected a name of its own for each tier, other than gpu"
     engine = ENGINES.get(scenario.engine.semantics)
