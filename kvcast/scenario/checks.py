@@ -185,9 +185,10 @@ def _semantics_problems(engine: EngineConfig) -> Iterator[str]:
     """Keys that the chosen engine would not read: a value without effect would be a wrong answer."""
     from sim.engines import ENGINES
 
+    as_it_comes = EngineConfig()
     for f in fields(engine):
         value, only = getattr(engine, f.name), f.metadata["engines"]
-        if only and engine.semantics not in only and value != f.default:
+        if only and engine.semantics not in only and value != getattr(as_it_comes, f.name):
             yield f"[engine] {f.name} = {value!r}: only semantics = {' or '.join(map(repr, only))} has it"
     if engine.semantics in ENGINES:
         yield from ENGINES[engine.semantics].problems(engine)
