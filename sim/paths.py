@@ -26,14 +26,14 @@ class ScopeCount:
 
     def __init__(self, workload: Workload, n_groups: int) -> None:
         tree = self.tree = workload.tree
-        self.start, self.leaf, self.n_groups = tree.start, workload.leaf, n_groups
+        self.start, self.leaf, self.n_groups = tree.start.astype(np.int32), workload.leaf, n_groups
         self.scope_of_layer, self.tail_layer = np.asarray(workload.layer_scopes, np.int8), workload.column("tail_layer")
         self.node_scope = self.scope_of_layer[tree.layer]
         self.present = np.unique(np.concatenate([np.unique(self.node_scope), self._tail_scopes()]))
-        tokens = tree.end - self.start
+        tokens = (tree.end - self.start).astype(np.int32)
         self.above = []  # of the nodes above each one, by scope; a path is shorter than 2**31 tokens
         for code in self.present:
-            own = np.where(self.node_scope == code, tokens, 0).astype(np.int32)
+            own = np.where(self.node_scope == code, tokens, np.int32(0))
             self.above.append(path_sums(tree, [own])[0] - own)
 
     def _tail_scopes(self) -> np.ndarray:
@@ -87,9 +87,9 @@ def path_sums(tree: PrefixTree, values: list[np.ndarray]) -> list[np.ndarray]:
     nothing."""
     root = tree.parent < 0
     totals = [
-        np.where(root, 0, value) for value in values
+        np.where(root, value.dtype.type(0), value) for value in values
     ]  # of the nodes from each one up to, not including, its `jump`
-    jump = np.where(root, np.arange(len(tree)), tree.parent)
+    jump = np.where(root, np.arange(len(tree), dtype=np.int32), tree.parent)
     while not root[jump].all():
         totals = [total + total[jump] for total in totals]
         jump = jump[jump]

@@ -19,7 +19,7 @@ from calibrate.latency import StepTime
 from sim.alone import prefill_alone
 from sim.engine import Common, Engine
 from sim.engines import client_problems, engine_of, having
-from sim.fleet.apart import may_be_apart, places, run_apart
+from sim.fleet.apart import Copies, may_be_apart, places, run_apart
 from sim.fleet.arrivals import Arrivals
 from sim.fleet.clients import Clients
 from sim.fleet.clock import Clock
@@ -81,6 +81,7 @@ def run(
     kv_event_delay_s: float = 0.0,
     explain_routing: bool = False,
     mixed: Mixed | None = None,
+    copies: Copies | None = None,
 ) -> Recording:
     """Simulate; deterministic for a given workload, parameters and seed.
 
@@ -97,8 +98,10 @@ def run(
     have `params` and `step_time` (sim.fleet.pools). kv_event_delay_s: how late routers that ask caches know of a change
     (sim.fleet.kv_events; such a run is simulated step by step). explain_routing notes what requests met
     (Recording.routed). mixed: replicas of several kinds, of the first of which `params` and `step_time` are
-    (sim.fleet.mixed). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request, tokens)],
-    retracted, tokens evicted, available, evictable and protected at the end of the step, waiting)."""
+    (sim.fleet.mixed). copies: of this process, which simulate replicas that have nothing to do with each other, with
+    the same result (sim.fleet.apart.Copies). With SGLang's semantics a row of step_log is (replica, start_s, P or D,
+    [(request, tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step,
+    waiting)."""
     engine = engine_of(params)
     engine.check(params, record_cache)
     _check_speculation(params, engine, oracle)
@@ -144,7 +147,7 @@ def run(
     asks = asks or (pools is not None and find_router(pools.router).reads_caches)
     if asks and kv_event_delay_s:
         check_events(params, warm is not None)
-    log = RequestLog(workload, len(params.tiers), FrontEnd.of(params) is not None)
+    log = RequestLog(workload, len(params.tiers), FrontEnd.of(params) is not None, shared=copies is not None)
     paths = Paths(workload, params.hit_block, chains=engine.walks_chains(params))
     prefill_s = prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s)
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
@@ -169,7 +172,7 @@ def run(
         place = places(fleet, routing(), replicas)
         if place is not None:
             with _quiet_gc():
-                left, end_s = run_apart(fleet, place, replicas, horizon_s)
+                left, end_s = run_apart(fleet, place, replicas, horizon_s, copies if life is None else None)
             return recorded(engine, params, log, left, end_s, life)
     env = Clock()
     beside: dict[str, Any] = {

@@ -63,6 +63,25 @@ def test_the_table_names_each_lever_once_and_knows_its_purposes_and_costs() -> N
     assert {*PURPOSES} - {ADVICE, OVERLOAD, ROUTER, SPLIT} <= {*CAUSES, "evicted_policy", "evicted_memory"}
 
 
+def test_the_longest_cached_prefix_goes_first_where_the_engine_has_that_order() -> None:
+    def tried(**engine: str) -> tuple[list, str | None]:
+        given = replace(scenario(engine=EngineConfig(**engine)), cache=CacheConfig())
+        name = "longest cached prefix first"
+        return [one for one in changes(OVERLOAD, given) if "lpm" in one.sets[0]], without_changes(OVERLOAD, given).get(
+            name
+        )
+
+    ((vllm,), none) = tried()
+    assert none is None
+    assert vllm.scenario.engine.scheduler_policy == "lpm"
+    assert vllm.costs == "engine", "vLLM has no flag for it"
+    ((sglang,), _) = tried(semantics="sglang")
+    assert sglang.scenario.engine.schedule_policy == "lpm"
+    assert sglang.costs == FREE
+    assert tried(scheduler_policy="priority") == ([], "scheduler_policy = 'priority' already")
+    assert tried(semantics="trtllm") == ([], "an order by cached prefix is of semantics = vllm or sglang")
+
+
 def test_advice_and_fixes_say_the_same_of_the_same_lever() -> None:
     advised = {change.words: change for change in changes(ADVICE, EVERYTHING)}
     for cause in ("other_replica", "evicted_policy"):

@@ -237,8 +237,10 @@ def device_of(scenario: Scenario) -> str | None:
 
 
 def _recovery(fleet: Fleet, asked: Options, progress: Progress) -> Recovery | None:
-    """Whether the chosen fleet comes back after a burst; where it does not, one that does is chosen."""
+    """The answer settled, and whether it comes back after a burst; where it does not, one that does is chosen."""
     if fleet.winner is None or not applies(fleet.combinations[fleet.winner].with_replicas(1), asked):
+        if not asked.fixed:
+            fleet.settle()
         return None
     progress.begin(RECOVERY)
     recovery = Recovery(fleet)

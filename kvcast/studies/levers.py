@@ -18,7 +18,7 @@ from kvcast import api
 from kvcast.scenario.disaggregation import pool_problems
 from kvcast.scenario.fitting import bundled_for
 from kvcast.studies.change import ENGINE, FREE, HARDWARE, QUALITY, Change, Given, Made
-from kvcast.studies.overload_levers import reserve, shed, short_queue
+from kvcast.studies.overload_levers import cached_first, reserve, shed, short_queue
 from kvcast.studies.prompt_levers import ANSWERS, one_salt, order, steady_layers
 from sim.engines import engine_of, having
 from sim.fleet.router import ROUTERS
@@ -298,4 +298,5 @@ LEVERS = (
     Lever("shedding", QUALITY, (OVERLOAD,), shed),
     Lever("queue limit", QUALITY, (OVERLOAD,), short_queue),
     Lever("reserve for idle prefixes", FREE, (OVERLOAD,), reserve),
+    Lever("longest cached prefix first", ENGINE, (OVERLOAD,), cached_first),
 )

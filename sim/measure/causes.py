@@ -105,34 +105,39 @@ class Recorded:
 class Causes:
     """Rows are all requests; those never admitted are zero everywhere."""
 
-    recorded: Recorded
-    found: Found  #: int32 [n]
-    changed: np.ndarray  #: int32 [n], tokens of changed_earlier
-    caching: bool
+    tokens: Columns  #: cause -> int64 [n], made whenever asked for
     shared_partial: np.ndarray  #: int32 [n], of partial_block: shared with an earlier request, not as a whole block
     rows: np.ndarray  #: the requests that count in by_scope
     by_scope: dict[str, np.ndarray]  #: cause, and "hit" -> [groups, len(SCOPES)], summed over the rows of each group
     changed_layer: np.ndarray  #: int16 [n], layer whose change cost the changed_earlier tokens; -1 none
     determinable: dict[str, bool]  #: False: the workload does not say, and the tokens are in `cold`
 
-    @property
-    def tokens(self) -> Columns:
-        """cause -> int64 [n], made whenever asked for: nine columns would be a third of what a large run takes."""
-        return Columns({cause: partial(self._of, cause) for cause in CAUSES})
-
     def total(self, cause: str) -> int:
         """Tokens of the requests that count in by_scope."""
         return int(self.by_scope[cause].sum())
 
-    def _of(self, cause: str) -> np.ndarray:
+
+@dataclass(frozen=True)
+class Depths:
+    """All that tokens by cause follow from: nine columns would be a third of what a large run takes."""
+
+    recorded: Recorded
+    found: Found  #: int32 [n]
+    changed: np.ndarray  #: int32 [n], tokens of changed_earlier
+    caching: bool
+
+    def tokens(self, cause: str, part: slice) -> np.ndarray:
+        """int64 [part]"""
+        changed = self.changed[part]
         if cause == "changed_earlier":
-            return self.changed.astype(np.int64)
-        tokens = np.empty(len(self.changed), np.int64)
-        for part in blocks(len(tokens)):
-            found = Found(*(column[part] for column in self.found))
-            spans = stretches(self.recorded.known(part), found, self.caching)[cause]
-            tokens[part] = np.sum([b - a for a, b in spans], axis=0, dtype=np.int64)
-        return tokens - self.changed if cause == "cold" else tokens
+            return changed.astype(np.int64)
+        tokens, (first, _, _) = np.empty(len(changed), np.int64), part.indices(len(self.changed))
+        for at in blocks(len(tokens)):
+            here = slice(first + at.start, first + at.stop)
+            found = Found(*(column[here] for column in self.found))
+            spans = stretches(self.recorded.known(here), found, self.caching)[cause]
+            tokens[at] = np.sum([b - a for a, b in spans], axis=0, dtype=np.int64)
+        return tokens - changed if cause == "cold" else tokens
 
 
 def stretches(known: Known, found: Found, caching: bool) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
@@ -187,7 +192,9 @@ def miss_causes(
         "other_tenant": tree.twin is not None or int((tree.parent < 0).sum()) <= 1,
         "changed_earlier": tree.content is not None,
     }
-    return Causes(recorded, found, changed, caching, shared_partial, rows, by_scope, layer, determinable)
+    depths = Depths(recorded, found, changed, caching)
+    tokens = Columns({cause: partial(depths.tokens, cause) for cause in CAUSES})
+    return Causes(tokens, shared_partial, rows, by_scope, layer, determinable)
 
 
 def _check_order(recorded: Recorded, n: int) -> None:

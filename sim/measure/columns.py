@@ -3,7 +3,7 @@
 The one idea: of ten million requests a column of numbers takes 76 MiB, so what follows from others is kept as how it
 follows, and what needs several columns beside each other looks at BLOCK requests at a time.
 
-    >>> columns = Columns({"arrival_s": arrival_s, "ttft_s": partial(np.subtract, first_token_s, arrival_s)})
+    >>> columns = Columns({"arrival_s": arrival_s, "ttft_s": partial(minus, first_token_s, arrival_s)})
     >>> columns["ttft_s"]
 """
 
@@ -16,7 +16,9 @@ import numpy as np
 BLOCK = 1 << 16
 """Requests worked out together: only a bound on memory."""
 
-Made = Callable[[], np.ndarray]
+ALL = slice(None)
+Made = Callable[[slice], np.ndarray]
+"""Makes a part of a column."""
 
 
 class Columns(Mapping[str, np.ndarray]):
@@ -26,8 +28,11 @@ class Columns(Mapping[str, np.ndarray]):
         self._columns = dict(columns)
 
     def __getitem__(self, name: str) -> np.ndarray:
+        return self._part(name, ALL)
+
+    def _part(self, name: str, part: slice) -> np.ndarray:
         column = self._columns[name]
-        return column() if callable(column) else column
+        return column(part) if callable(column) else column[part]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)
@@ -41,9 +46,25 @@ class Columns(Mapping[str, np.ndarray]):
     def __reduce__(self) -> tuple[type[Columns], tuple[dict[str, np.ndarray]]]:
         return Columns, (dict(self),)  # without what they are made of
 
+    def part(self, part: slice) -> dict[str, np.ndarray]:
+        """Those rows of all columns."""
+        return {name: self._part(name, part) for name in self}
+
     def given(self) -> dict[str, np.ndarray | Made]:
         """What each is, or how it is made."""
         return dict(self._columns)
+
+
+def part_of(columns: Mapping[str, np.ndarray], part: slice) -> dict[str, np.ndarray]:
+    """Those rows of all columns, whether or not they are `Columns`."""
+    if isinstance(columns, Columns):
+        return columns.part(part)
+    return {name: column[part] for name, column in columns.items()}
+
+
+def minus(a: np.ndarray, b: np.ndarray, part: slice) -> np.ndarray:
+    """a - b"""
+    return a[part] - b[part]
 
 
 def blocks(n: int) -> Iterator[slice]:
@@ -61,7 +82,7 @@ def dense(ids: np.ndarray) -> np.ndarray:
 
 def all_or(some: np.ndarray) -> np.ndarray | slice:
     """What takes those that are True, bool [n], out of a column: a view where they are all."""
-    return slice(None) if some.all() else some
+    return ALL if some.all() else some
 
 
 def summed_by(group: np.ndarray, numbers: np.ndarray, groups: int) -> np.ndarray:

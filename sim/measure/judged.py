@@ -84,8 +84,8 @@ def _sample(columns: Columns, good: np.ndarray, inside: np.ndarray, named: Limit
     )
 
 
-def _taken(columns: Columns, name: str, rows: np.ndarray) -> np.ndarray:
-    return columns[name][rows]
+def _taken(columns: Columns, name: str, rows: np.ndarray, part: slice) -> np.ndarray:
+    return columns[name][rows[part]]
 
 
 def attainment(good: np.ndarray, mine: np.ndarray) -> float | None:

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from sim.measure.columns import Columns
+from sim.measure.columns import Columns, minus
 from sim.recording import ABANDONED, ABORTED, COMPLETED, NOT_ARRIVED, UNFINISHED, Recording, Samples, Steps, by_replica
 from sim.scenario import SloClass, SloConfig
 from workloads import portable
@@ -97,27 +97,27 @@ def per_request(rec: Recording, workload: Workload) -> Columns:
     waited_s = None if rec.handed is None else rec.handed.waited_s
     return Columns(
         {
-            "ttft_s": partial(np.subtract, rec.first_token_s, rec.arrival_s),
+            "ttft_s": partial(minus, rec.first_token_s, rec.arrival_s),
             "tpot_s": partial(_tpot_s, rec.first_token_s, rec.finish_s, workload.output_tokens),
-            "e2e_s": partial(np.subtract, rec.finish_s, rec.arrival_s),
+            "e2e_s": partial(minus, rec.finish_s, rec.arrival_s),
             "queue_s": partial(_queue_s, rec.arrival_s, rec.admit_s, waited_s),
         }
     )
 
 
-def _tpot_s(first_token_s: np.ndarray, finish_s: np.ndarray, output_tokens: np.ndarray) -> np.ndarray:
-    """float64 [n]"""
-    tpot_s = finish_s - first_token_s
+def _tpot_s(first_token_s: np.ndarray, finish_s: np.ndarray, output_tokens: np.ndarray, part: slice) -> np.ndarray:
+    """float64 [part]"""
+    tpot_s, out = minus(finish_s, first_token_s, part), output_tokens[part]
     with np.errstate(divide="ignore", invalid="ignore"):
-        tpot_s /= output_tokens - 1
-    tpot_s[output_tokens <= 1] = np.nan
+        tpot_s /= out - 1
+    tpot_s[out <= 1] = np.nan
     return tpot_s
 
 
-def _queue_s(arrival_s: np.ndarray, admit_s: np.ndarray, waited_s: np.ndarray | None) -> np.ndarray:
-    """float64 [n]"""
-    queue_s = admit_s - arrival_s
-    return queue_s if waited_s is None else queue_s + waited_s
+def _queue_s(arrival_s: np.ndarray, admit_s: np.ndarray, waited_s: np.ndarray | None, part: slice) -> np.ndarray:
+    """float64 [part]"""
+    queue_s = minus(admit_s, arrival_s, part)
+    return queue_s if waited_s is None else queue_s + waited_s[part]
 
 
 def describe(values: np.ndarray) -> dict[str, float | None]:

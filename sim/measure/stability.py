@@ -27,7 +27,6 @@ MIN_SHARE = 0.01  # below 1 % of the arriving work left behind, a growth is a dr
 MAX_SHARE = 0.03  # an interval that reaches beyond 3 % cannot exclude an overload worth knowing
 CLEAR_BATCHES = 15  # of the 20: ends at which nobody had waited longer than a quarter of a batch
 MIN_ARRIVALS = 5 * BATCHES  # in the second half
-ONE = np.ones(1, np.int64)
 
 
 @dataclass(frozen=True)
@@ -56,15 +55,14 @@ BOUNDED = Stability(
 
 def in_system(edges_s: np.ndarray, enter_s: np.ndarray, leave_s: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Summed weight (whole numbers) of the items with enter_s <= edge < leave_s at each edge (shape [edges]); NaN =
-    never. weight: [n], or [1] of them all."""
+    never."""
     k = len(edges_s)
-    each = np.broadcast_to(weight, enter_s.shape)
 
     def up_to(t: np.ndarray) -> np.ndarray:
         total = np.zeros(k + 1)
         for part in blocks(len(t)):
             first_edge = np.searchsorted(edges_s, np.where(np.isnan(t[part]), np.inf, t[part]), side="left")
-            total += np.bincount(first_edge, weights=each[part], minlength=k + 1)
+            total += np.bincount(first_edge, weights=weight[part], minlength=k + 1)
         return total[:k].cumsum()
 
     return up_to(enter_s) - up_to(leave_s)
@@ -110,11 +108,12 @@ def assess(
 ) -> Stability:
     """Judge the window [start_s, end_s] of arrivals; end_s is at most the last arrival (a drain says nothing).
 
-    arrival_s, admit_s, finish_s: float64 [n], NaN = did not happen. tokens: prompt + output, [n]. Rejected requests
-    were never in the system and are left out by the caller.
+    arrival_s, admit_s, finish_s: float64 [n], NaN = did not happen. tokens: prompt + output, [n]; 0 of requests that
+    were never in the system, as the rejected.
     """
     middle = (start_s + end_s) / 2
-    half = (arrival_s > middle) & (arrival_s <= end_s)
+    came = tokens > 0
+    half = came & (arrival_s > middle) & (arrival_s <= end_s)
     n_half = int(half.sum())
     if n_half < MIN_ARRIVALS or end_s <= start_s:
         reason = f"{n_half} arrivals in the second half of the window, {MIN_ARRIVALS} are needed to tell"
@@ -130,7 +129,7 @@ def assess(
     # What grows without end must be waiting: a batch that is still filling up is bounded.
     queue = in_system(edges[[0, -1]], arrival_s, admit_s, tokens)
     queued_share = float(queue[1] - queue[0]) / arriving
-    count = in_system(edges[[0, -1]], arrival_s, finish_s, ONE)
+    count = in_system(edges[[0, -1]], arrival_s, finish_s, came)
 
     found = (
         f"work in system grew by {100 * share:+.1f} % of the arriving tokens ({95 if t == T_975 else 99.9} % interval"
@@ -142,15 +141,15 @@ def assess(
         reason = found if stable is False else f"{found}, most of it running, not queued: still warming up, run longer"
     elif high <= MAX_SHARE:
         stable, reason = True, found
-    elif _clear_batches(edges, arrival_s, admit_s) >= CLEAR_BATCHES and share <= MAX_SHARE:
+    elif _clear_batches(edges, arrival_s, admit_s, came) >= CLEAR_BATCHES and share <= MAX_SHARE:
         stable, reason = True, f"{found}, but the queue kept emptying"
     else:
         stable, reason = None, f"{found}: too wide to tell, run longer"
     return Stability(stable, reason, float(count[1] - count[0]) / length, float(grown.sum()) / length, share, low, high)
 
 
-def _clear_batches(edges_s: np.ndarray, arrival_s: np.ndarray, admit_s: np.ndarray) -> int:
+def _clear_batches(edges_s: np.ndarray, arrival_s: np.ndarray, admit_s: np.ndarray, came: np.ndarray) -> int:
     """How many batches end with nobody waiting for longer than a quarter of a batch; an overload's wait only grows."""
     late_s = arrival_s + (edges_s[1] - edges_s[0]) / 4
-    late = ~(admit_s <= late_s)
-    return int((in_system(edges_s[1:], late_s[late], admit_s[late], ONE) == 0).sum())
+    late = came & ~(admit_s <= late_s)
+    return int((in_system(edges_s[1:], late_s[late], admit_s[late], late[late]) == 0).sum())

@@ -49,7 +49,7 @@ def requests_table(
         "prefill_chunks",
     )
     columns = {
-        "request": partial(np.arange, len(workload)),
+        "request": partial(_numbers, len(workload)),
         **ids,
         "prompt_tokens": workload.prompt_tokens,
         "output_tokens": workload.output_tokens,
@@ -67,6 +67,10 @@ def requests_table(
         **({} if good is None else {"good": good}),
     }
     return Columns(columns)
+
+
+def _numbers(n: int, part: slice) -> np.ndarray:
+    return np.arange(*part.indices(n))
 
 
 def fate_columns(causes: Causes, evicted: Evicted | None) -> Columns:
@@ -318,6 +322,8 @@ def _changed_layers(workload: Workload, causes: Causes, rows: np.ndarray) -> dic
     """Tokens that would have hit had the named layer not changed before them."""
     layer = causes.changed_layer[rows]
     tokens = np.bincount(
-        layer[layer >= 0], weights=causes.changed[rows][layer >= 0], minlength=len(workload.layer_names)
+        layer[layer >= 0],
+        weights=causes.tokens["changed_earlier"][rows][layer >= 0],
+        minlength=len(workload.layer_names),
     )
     return {workload.layer_names[i]: int(v) for i, v in enumerate(tokens) if v}

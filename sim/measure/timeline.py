@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sim.measure.columns import all_or, summed_by
+from sim.measure.columns import summed_by
 from sim.measure.held import replicas_at
 from sim.measure.metrics import entered_system, run_end_s
-from sim.measure.stability import ONE, in_system
+from sim.measure.stability import in_system
 from sim.recording import Recording
 
 POINTS = 400
@@ -40,8 +40,7 @@ def timeline(rec: Recording, prompt_tokens: np.ndarray, fates: Mapping[str, np.n
         for name, total in state.items():
             if len(samples.t_s):
                 total += np.where(at >= 0, getattr(samples, name)[np.maximum(at, 0)], 0)
-    here = all_or(entered_system(rec))
-    present = in_system(t, rec.arrival_s[here], rec.finish_s[here], ONE).astype(np.int64)
+    present = in_system(t, rec.arrival_s, rec.finish_s, entered_system(rec)).astype(np.int64)
     state["waiting"] = np.maximum(present - state["running"], 0)  # a replica's own samples miss arrivals in mid-step
     held = replicas_at(rec, t)
     free = rec.kv_blocks_of.sum() * held // len(rec.steps) - state["blocks_in_use"] - state["blocks_cached_idle"]
