@@ -236,8 +236,8 @@ def bill(
     scenario: Scenario, summary: Mapping[str, Any], requests: Mapping[str, np.ndarray]
 ) -> dict[str, float | None] | None:
     """What the fleet costs at a mix's nominal load, which a window has more or less of; None for a trace or a closed
-    loop. What a fleet that changes costs a month is not known from a part of the period of its load or its schedule,
-    nor from a window with a shock."""
+    loop. A fleet that does not scale is paid for whole, whatever a shock takes of it. What one that does costs is not
+    known from a window with a shock, and a month of any fleet only of whole periods of its load or its schedule."""
     from kvcast.scenario.autoscale import sees_whole_periods
     from kvcast.scenario.steady import is_mix
     from sim.measure.money import money
@@ -245,10 +245,11 @@ def bill(
     offered, price, inside = (summary["offered_per_s"], scenario.cost.gpu_hour_usd, requests["in_window"].astype(bool))
     if offered is None or price is None or not is_mix(scenario):
         return None
-    most = scenario.cluster.replicas
+    most, scales = scenario.cluster.replicas, scenario.autoscale.scales
     held = summary.get("replicas_held", most)
+    paid = most if scenario.shock and not scales else held
     made = money(
-        held * scenario.gpus_per_replica * price,
+        None if scenario.shock and scales else paid * scenario.gpus_per_replica * price,
         offered,
         requests["prompt_tokens"][inside],
         requests["output_tokens"][inside],

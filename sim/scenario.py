@@ -225,9 +225,14 @@ class SchedulerConfig:
     )
     scheduler_policy: str = key(
         "fcfs",
-        "fcfs, priority (lower value first), or lpm: of the first 128 waiting the longest cached prefix, an experiment"
-        " that vLLM has no flag for",
-        choices=("fcfs", "priority", "lpm"),
+        "fcfs, priority (lower value first), or an experiment that vLLM has no flag for: lpm (of the first 128 waiting"
+        " the longest cached prefix) or vtc (the least served tenant first, docs/tenants.md)",
+        choices=("fcfs", "priority", "lpm", "vtc"),
+        engine="vllm",
+    )
+    tenant_weights: dict[str, float] = key(
+        {},
+        "scheduler_policy vtc: shares of tenants, or of each tenant of a class, by name; others have 1",
         engine="vllm",
     )
     watermark: float = key(0.0, "share of blocks kept free at admission", BELOW_1, engine="vllm")
@@ -584,6 +589,14 @@ class PlanConfig:
     burst_size: float = key(2.0, "times the load of that burst", Limit(1.01, 1000, "1.01 to 1,000"))
     burst_s: float = key(600.0, "how long it lasts", SECONDS)
     recover_within_s: float = key(1800.0, "the time in which it must be back, seconds after the burst", SECONDS)
+    routers: tuple[str, ...] = key(
+        ("least-loaded", "session-affinity", "session-hash", "llm-d-approx", "llm-d-precise"),
+        "what kvcast plan tries in place of cluster.router, with the fleet it found and with fewer GPUs; []: none",
+    )
+    splits: bool = key(
+        False,
+        "kvcast plan tries the same replicas split into prefill and decode, in eighths ([disaggregation] has the link)",
+    )
     pools: bool = key(
         False,
         "kvcast plan looks for the cheapest mix of the [[pool]] tables, at most so many replicas of each as they say"

@@ -154,6 +154,7 @@ def _workload_problems(workload: WorkloadConfig) -> Iterator[str]:
 
 def _name_problems(scenario: Scenario) -> Iterator[str]:
     from sim.engines import ENGINES, client_problems, having
+    from sim.fleet.router import ROUTERS
     from sim.fleet.router import find as find_router
 
     engine = ENGINES.get(scenario.engine.semantics)
@@ -168,6 +169,9 @@ def _name_problems(scenario: Scenario) -> Iterator[str]:
                 f" semantics = {scenario.engine.semantics!r} do not say; expected another router, or semantics ="
                 f" {having('has_oracle')!r}"
             )
+    for router in scenario.plan.routers:
+        if router not in ROUTERS:
+            yield f"[plan] routers = {router!r}: expected some of {', '.join(ROUTERS)}{did_you_mean(router, ROUTERS)}"
     yield from _semantics_problems(scenario.engine)
     if scenario.cluster.sessions_first and scenario.cluster.shed_over is None:
         yield "[cluster] sessions_first = true: expected shed_over with it, which says when anybody is refused"
@@ -181,9 +185,10 @@ def _semantics_problems(engine: EngineConfig) -> Iterator[str]:
     """Keys that the chosen engine would not read: a value without effect would be a wrong answer."""
     from sim.engines import ENGINES
 
+    as_it_comes = EngineConfig()
     for f in fields(engine):
         value, only = getattr(engine, f.name), f.metadata["engines"]
-        if only and engine.semantics not in only and value != f.default:
+        if only and engine.semantics not in only and value != getattr(as_it_comes, f.name):
             yield f"[engine] {f.name} = {value!r}: only semantics = {' or '.join(map(repr, only))} has it"
     if engine.semantics in ENGINES:
         yield from ENGINES[engine.semantics].problems(engine)

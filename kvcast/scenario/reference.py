@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
+from kvcast.scenario.toml import literal_of
 from sim.scenario import PoolConfig, Scenario, Shock, SloClass, TierConfig
 from workloads.config import Arrival, Columns, Demand, Dist, Layer, MixClass
 
@@ -74,7 +75,7 @@ def _default(f: Any) -> str:
     value = f.default if f.default is not MISSING else f.default_factory() if f.default_factory is not MISSING else None
     if value is None or is_dataclass(value) or value in ((), {}):
         return "-"
-    return f"{value}".lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else f"{value}"
+    return literal_of(value)
 
 
 def as_markdown() -> str:

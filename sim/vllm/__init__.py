@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from sim.vllm.hybrid import HybridScheduler
 from sim.vllm.pools import DecodeScheduler, PrefillScheduler
 from sim.vllm.scheduler import VllmScheduler
 from sim.vllm.speculative import SpeculativeScheduler
+from sim.vllm.waiting import EXPERIMENTS
 from workloads.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def _check_speculation(params: EngineParams, record_cache: bool) -> None:
         (params.policy == CLAIRVOYANT, f"[cache] policy = {CLAIRVOYANT!r}"),
         (record_cache, "an optimum"),
         (params.prefill_schedule_interval > 1, "[engine] prefill_schedule_interval above 1"),
-        (params.scheduler_policy == "lpm", "[engine] scheduler_policy = 'lpm'"),
+        (params.scheduler_policy in EXPERIMENTS, f"[engine] scheduler_policy = {params.scheduler_policy!r}"),
     ):
         if params.speculative is not None and wrong:
             raise InputError(
@@ -79,10 +81,10 @@ def _check_groups(params: EngineParams, record_cache: bool) -> None:
     ):
         if hybrid(params) and wrong:
             raise InputError(f"[cache] {what}, with layers that keep a window or a state ({NOT_HYBRID})")
-    if hybrid(params) and params.scheduler_policy == "lpm":
+    if hybrid(params) and params.scheduler_policy in EXPERIMENTS:
         raise InputError(
-            "[engine] scheduler_policy = 'lpm': expected fcfs or priority, with layers that keep a window or a state"
-            f" ({NOT_HYBRID})"
+            f"[engine] scheduler_policy = {params.scheduler_policy!r}: expected fcfs or priority, with layers that keep"
+            f" a window or a state ({NOT_HYBRID})"
         )
 
 
@@ -98,6 +100,11 @@ def problems(keys: EngineConfig | EngineParams) -> Iterator[str]:
             f"[engine] max_num_active_seqs = {keys.max_num_active_seqs}: expected at most max_num_seqs ="
             f" {keys.max_num_seqs}"
         )
+    if keys.tenant_weights and keys.scheduler_policy != "vtc":
+        yield f"[engine] tenant_weights with scheduler_policy = {keys.scheduler_policy!r}: expected 'vtc' with it"
+    for name, weight in keys.tenant_weights.items():
+        if not 0 < weight < math.inf:
+            yield f"[engine] tenant_weights: {name} = {weight!r}: expected above 0"
 
 
 def check_policy(policy: str, params: Mapping[str, Any]) -> None:
