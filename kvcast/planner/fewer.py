@@ -93,7 +93,7 @@ def _settle(
         m, place = heapq.heappop(queue)
         trial = Trial(fleet_of(able[place].scenario, m), keep=True)
         judged = fleet.trials.settle(trial)
-        if judged.meets and (recovery is None or None not in recovery.times_s(trial)):
+        if judged.meets and (recovery is None or None not in recovery.times_s(trial.scenario)):
             return Settled(able[place], m, judged)
         heapq.heappush(queue, (m + 1, place))
     return None
