@@ -1,13 +1,15 @@
-"""The same work in kvcast and in other simulators: python benchmarks/bench_peers.py --aisimulate PYTHON [--write PAGE]
+"""The same work in kvcast and in other simulators: python benchmarks/bench_peers.py --aisimulate PYTHON --vidur PYTHON
 
 The one idea: the same requests, engine settings, KV blocks and step times in both, so that what differs is a rule. Each
 simulator runs in a process of its own, by turns; CPU seconds and peak memory are of the whole process. A peer that is
 not there is named in a line with what would install it.
 
-    python -m venv peers
-    peers/bin/pip install ai-dynamo-runtime==1.6.1
+    python -m venv peers && peers/bin/pip install ai-dynamo-runtime==1.6.1
+    peers/bin/pip install kvcache-simulator==0.1.3
+    python -m venv vidur && vidur/bin/pip install vidur==0.0.26
     python benchmarks/bench_peers.py --aisimulate peers/bin/python --export     # records the set of `kvcast validate`
-    python benchmarks/bench_peers.py --aisimulate peers/bin/python --write docs/peers.md
+    python benchmarks/bench_peers.py --aisimulate peers/bin/python --kvcache peers/bin/python \\
+        --vidur vidur/bin/python --write docs/peers.md
 
 KVCAST_DATA names the reference data folder: its Mooncake conversation trace is the work.
 """
@@ -21,40 +23,28 @@ import os
 import platform
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import date
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import kvcast  # noqa: E402
-from benchmarks import peer_worlds  # noqa: E402
+from benchmarks import peer_cache, peer_work, peer_worlds  # noqa: E402
+from benchmarks.peer_processes import AISimulate, KvCacheSimulator, Vidur, process  # noqa: E402
 from kvcast.validation import aisimulate  # noqa: E402
-from kvcast.validation.aisimulate import (  # noqa: E402
-    BLOCK,
-    HERE,
-    KV_TOKEN_BYTES,
-    TRACE_BLOCK,
-    Case,
-    Request,
-    means_ms,
-    read_trace,
-    trace_figures,
-    write_trace,
-)
-from sim.fleet.router import find as find_router  # noqa: E402
+from kvcast.validation.aisimulate import BLOCK, HERE, TRACE_BLOCK, Case, Request, read_trace, trace_figures, write_trace  # noqa: E402
 
 TRACE = "conversation_trace.jsonl"
 H200: dict[str, Any] = {"kv_blocks": 57_631, "max_num_seqs": 1024}
 """What kvcast works out for Llama-3.1-8B on one H200, as vLLM has it by default."""
-USED = ("cpu_s", "wall_s", "peak_mib")
+Used = dict[str, dict[str, float]]
+"""Of each simulator CPU seconds, wall seconds and peak MiB."""
 TRACES = (
     Case("Mooncake, 1 replica", **H200),
     Case("Mooncake, 8 replicas", **H200, replicas=8),
@@ -64,94 +54,6 @@ TRACES = (
     Case("the same, transfers in no time", **H200, replicas=8, prefill_replicas=4, gb_per_s=1e5),
 )
 WORLDS = (*map(peer_worlds.vllm, range(8)), *map(peer_worlds.short, range(8)), *map(peer_worlds.sglang, range(6)))
-
-
-# ---- AISimulate ------------------------------------------------------------------------------------------------------
-
-
-class AISimulate:
-    name = "AISimulate"
-    missing = "AISimulate: not run, expected --aisimulate PYTHON of a venv with ai-dynamo-runtime 1.6.1 (see --help)"
-
-    def __init__(self, python: str) -> None:
-        self.python = python
-
-    def job(self, case: Case, trace: Path, block_tokens: int, each: bool) -> dict[str, Any]:
-        """What peer_aisimulate.py is asked for."""
-        options: dict[str, Any] = {"router_mode": "kv_router" if case.router == "dynamo-kv" else "round_robin"}
-        engine = engine_of(case)
-        if case.prefill_replicas:
-            options |= {
-                "num_prefill_workers": case.prefill_replicas,
-                "num_decode_workers": case.replicas - case.prefill_replicas,
-            }
-            engines = {f"{role}_engine_args": engine | {"worker_type": role} for role in ("prefill", "decode")}
-        else:
-            options["num_workers"] = case.replicas
-            engines = {"extra_engine_args": engine}
-        return {"trace": str(trace), "block_tokens": block_tokens, "each": each, "options": options, "engines": engines}
-
-    def run(self, case: Case, trace: Path, block_tokens: int, each: bool = True) -> dict[str, Any]:
-        """Its answer, with CPU seconds, wall seconds and peak MiB of its process."""
-        with tempfile.TemporaryDirectory() as folder:
-            job, out = Path(folder, "job.json"), Path(folder, "out.json")
-            job.write_text(json.dumps(self.job(case, trace, block_tokens, each)), encoding="utf-8")
-            used = process([self.python, str(ROOT / "benchmarks" / "peer_aisimulate.py"), str(job), str(out)])
-            return json.loads(out.read_text(encoding="utf-8")) | used
-
-    def figures(self, case: Case, trace: Path) -> dict[str, Any]:
-        """As `trace_figures` of kvcast's run; of a router that draws among ties, which it does anew each time, the
-        means of three runs."""
-        runs = [self._figures(case, trace) for _ in range(3 if find_router(case.router).draws else 1)]
-        return {key: type(runs[0][key])(sum(run[key] for run in runs) / len(runs)) for key in runs[0]}
-
-    def _figures(self, case: Case, trace: Path) -> dict[str, Any]:
-        rows = self.run(case, trace, TRACE_BLOCK)["requests"]
-        times = {
-            "arrival": np.array([row["arrival_time_ms"] for row in rows]),
-            "first": np.array([row["first_token_ms"] for row in rows]),
-            "last": np.array([row["last_token_ms"] for row in rows]),
-            "tokens": np.array([row["output_length"] for row in rows]),
-        }
-        return {
-            **means_ms(**times),
-            "hit_tokens": sum(row["hit_tokens"] for row in rows),
-            "preemptions": sum(row["readmissions"] for row in rows),
-        }
-
-
-def engine_of(case: Case) -> dict[str, Any]:
-    """A case's engine as the peer's configuration."""
-    return {
-        "backend": case.engine,
-        "num_gpu_blocks": case.kv_blocks,
-        "block_size": case.block_size,
-        "max_num_seqs": case.max_num_seqs,
-        "max_num_batched_tokens": case.max_num_batched_tokens,
-        "enable_prefix_caching": case.caching,
-        "timing_model": {"type": "polynomial"},
-        "kv_transfer_bytes_per_token": KV_TOKEN_BYTES,
-        "kv_transfer_bandwidth": case.gb_per_s,
-        "sglang": {"schedule_policy": "fifo", "chunked_prefill_size": case.max_num_batched_tokens},
-    }
-
-
-def process(command: list[str]) -> dict[str, float]:
-    """Run it: user + system CPU seconds, wall seconds and peak resident MiB. SystemExit when it fails."""
-    started = time.perf_counter()
-    with tempfile.TemporaryFile() as said:
-        pid = os.posix_spawn(
-            command[0],
-            command,
-            {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ""},
-            file_actions=[(os.POSIX_SPAWN_DUP2, said.fileno(), 1), (os.POSIX_SPAWN_DUP2, said.fileno(), 2)],
-        )
-        _, status, usage = os.wait4(pid, 0)
-        if os.waitstatus_to_exitcode(status):
-            said.seek(0)
-            raise SystemExit(f"{' '.join(command)} failed:\n{said.read().decode(errors='replace')[-2000:]}")
-    mib = usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
-    return {"cpu_s": usage.ru_utime + usage.ru_stime, "wall_s": time.perf_counter() - started, "peak_mib": mib}
 
 
 # ---- the set of kvcast validate --------------------------------------------------------------------------------------
@@ -221,24 +123,67 @@ def simulate_one(case: Case, trace: Path) -> dict[str, Any]:
     return trace_figures(case.simulate(workload), workload)
 
 
-def timed(peer: AISimulate, trace: Path, rounds: int) -> dict[str, dict[str, dict[str, float]]]:
-    """Medians of both simulators on every case of the trace, by turns."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
+def by_turns(names: tuple[str, str], runs: Sequence[Callable[[], Mapping[str, float]]], rounds: int) -> Used:
+    """Medians of what two simulators use, run one after the other."""
+    found = [[run() for run in runs] for _ in range(rounds)]
+    return {
+        who: {key: median(pair[i][key] for pair in found) for key in ("cpu_s", "wall_s", "peak_mib")}
+        for i, who in enumerate(names)
+    }
+
+
+def one(what: str) -> Callable[[], dict[str, float]]:
+    """kvcast's process on a case by its number, or on `peer_work`."""
+    return lambda: process([sys.executable, str(Path(__file__).resolve()), "--one", what])
+
+
+def aisimulate_section(peer: AISimulate, trace: Path, rounds: int) -> dict[str, list[str]]:
+    """What stands between the page's marks of AISimulate."""
+    scored, used = aisimulate.run(trace.parents[2]), {}
     for i, case in enumerate(TRACES):
-        runs: dict[str, list[dict[str, float]]] = {"kvcast": [], peer.name: []}
-        for _ in range(rounds):
-            runs["kvcast"].append(process([sys.executable, str(Path(__file__).resolve()), "--one", str(i)]))
-            runs[peer.name].append({key: peer.run(case, trace, TRACE_BLOCK, each=False)[key] for key in USED})
-        found[case.name] = {who: {key: median(run[key] for run in of) for key in USED} for who, of in runs.items()}
-        print(case.name, json.dumps(found[case.name]), flush=True)
-    return found
+        runs = (one(str(i)), partial(peer.run, case, trace, TRACE_BLOCK, each=False))
+        used[case.name] = by_turns(("kvcast", peer.name), runs, rounds)
+        print(case.name, json.dumps(used[case.name]), flush=True)
+    source = aisimulate.Recorded().told["source"]["name"]
+    return {"agreement": [f"- {line}" for line in scored.lines], "times": times(used, peer.name, source, rounds)}
 
 
-def write_page(peer: AISimulate, trace: Path, rounds: int, path: Path) -> None:
+def vidur_section(peer: Vidur, rounds: int) -> dict[str, list[str]]:
+    """What stands between the page's marks of Vidur."""
+    said = peer.run()
+    found = peer_work.compared(peer_work.simulate(), said)
+    used = by_turns(("kvcast", peer.name), (one("vidur"), peer.run), rounds)
+    print(peer.name, json.dumps(found), json.dumps(used), flush=True)
+    means = [
+        f"{who}: {', '.join(f'{key[:-3].upper()} {found[who][key]:,.3f} ms' for key in aisimulate.MEANS)}"
+        for who in ("kvcast", peer.name)
+    ]
+    agreed = f"{found['equal']:,} of {peer_work.REQUESTS:,} requests have their first and last token at the same times"
+    agreed += ", to the microsecond."
+    table = times({"4,096 requests": used}, peer.name, f"{peer.name} {said['version']}", rounds)
+    return {"vidur": [f"{agreed} {'; '.join(means)}.", "", *table]}
+
+
+def cache_section(peer: KvCacheSimulator, trace: Path, rounds: int) -> dict[str, list[str]]:
+    """What stands between the page's marks of kvcache-simulator."""
+    found = peer_cache.compared(read_trace(trace, TRACE_BLOCK), peer.run(trace))
+    kvcast_run = partial(process, peer_cache.of_kvcast(sys.executable, trace))
+    used = by_turns(("kvcast", peer.name), (kvcast_run, partial(peer.run, trace)), rounds)
+    print(peer.name, json.dumps(found), json.dumps(used), flush=True)
+    agreed = [
+        f"{policy.upper()}: hit tokens equal at {of['equal']} of {of['of']} capacities, at most {of['points']:.2f}"
+        " points of the hit rate apart"
+        for policy, of in found.items()
+    ]
+    table = times({"Mooncake, 9 capacities, 2 policies": used}, peer.name, f"{peer.name} 0.1.3", rounds)
+    return {"cache": [f"{'; '.join(agreed)}.", "", *table]}
+
+
+def write_page(sections: Mapping[str, Iterable[str]], path: Path) -> None:
     """Put what is measured between the page's marks; the rest of it is written by hand."""
-    scored = aisimulate.run(trace.parents[2])
-    text = filled(path.read_text(encoding="utf-8"), "agreement", [f"- {line}" for line in scored.lines])
-    text = filled(text, "times", times(timed(peer, trace, rounds), rounds))
+    text = path.read_text(encoding="utf-8")
+    for mark, lines in sections.items():
+        text = filled(text, mark, lines)
     path.write_text(text, encoding="utf-8")
 
 
@@ -249,22 +194,19 @@ def filled(text: str, mark: str, lines: Iterable[str]) -> str:
     return "".join([before, f"<!-- {mark} -->\n", *(f"{line}\n" for line in lines), f"<!-- /{mark} -->\n", after])
 
 
-def times(found: Mapping[str, Mapping[str, Mapping[str, float]]], rounds: int) -> list[str]:
+def times(found: Mapping[str, Used], peer: str, version: str, rounds: int) -> list[str]:
     """The table of CPU time and memory, and what it was measured on."""
     rows = []
     for name, of in found.items():
-        ours, theirs = of["kvcast"], of[AISimulate.name]
-        used = [f"{one['cpu_s']:.2f} | {one['peak_mib']:,.0f} MiB" for one in (ours, theirs)]
-        ratios = [f"{theirs[key] / ours[key]:.1f}" for key in ("cpu_s", "wall_s")]
+        used = [f"{of[who]['cpu_s']:.2f} | {of[who]['peak_mib']:,.0f} MiB" for who in ("kvcast", peer)]
+        ratios = [f"{of[peer][key] / of['kvcast'][key]:.1f}" for key in ("cpu_s", "wall_s")]
         rows.append(f"| {' | '.join([name, *used, *ratios])} |")
-    source = aisimulate.Recorded().told["source"]["name"]
     return [
         f"Whole processes from their start to the means, by turns, medians of {rounds} rounds"
         f" ({date.today().isoformat()}: {machine()}, other work beside; Python {platform.python_version()}, kvcast"
-        f" {kvcast.__version__} ({kvcast.core}), {source}). Without the cache-off twin of `kvcast run`. The formula"
-        " costs less than operator tables do, on both sides.",
+        f" {kvcast.__version__} ({kvcast.core}), {version}).",
         "",
-        "| | kvcast, CPU-s | peak | AISimulate, CPU-s | peak | times the CPU | times the wall time |",
+        f"| | kvcast, CPU-s | peak | {peer}, CPU-s | peak | times the CPU | times the wall time |",
         "|---|---|---|---|---|---|---|",
         *rows,
     ]
@@ -273,22 +215,31 @@ def times(found: Mapping[str, Mapping[str, Mapping[str, float]]], rounds: int) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--aisimulate", metavar="PYTHON", help="of a venv with ai-dynamo-runtime")
+    parser.add_argument("--vidur", metavar="PYTHON", help="of a venv with vidur")
+    parser.add_argument("--kvcache", metavar="PYTHON", help="of a venv with kvcache-simulator")
     parser.add_argument("--export", action="store_true", help="record kvcast validate's set")
-    parser.add_argument("--write", metavar="PAGE", type=Path, help="measure, compare and write docs/peers.md")
+    parser.add_argument("--write", metavar="PAGE", type=Path, help="measure, compare and fill in docs/peers.md")
     parser.add_argument("--rounds", metavar="N", type=int, default=3, help="runs of each simulator (default: 3)")
-    parser.add_argument("--one", metavar="CASE", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--one", metavar="CASE", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.one == "vidur":
+        print({key: value for key, value in peer_work.simulate().items() if key in aisimulate.MEANS})
+        return
     trace = Path(os.environ.get("KVCAST_DATA") or parser.error("KVCAST_DATA is not set"), "traces", "mooncake", TRACE)
     if args.one is not None:
-        print(json.dumps(simulate_one(TRACES[args.one], trace)))
+        print(json.dumps(simulate_one(TRACES[int(args.one)], trace)))
         return
-    if not args.aisimulate:
-        raise SystemExit(AISimulate.missing)
-    peer = AISimulate(args.aisimulate)
-    if args.export:
-        export(peer, trace, HERE)
+    peers = ((args.aisimulate, AISimulate), (args.vidur, Vidur), (args.kvcache, KvCacheSimulator))
+    for given, peer in peers:
+        if not given:
+            print(peer.missing, file=sys.stderr)
+    if args.aisimulate and args.export:
+        export(AISimulate(args.aisimulate), trace, HERE)
     if args.write:
-        write_page(peer, trace, args.rounds, args.write)
+        sections = aisimulate_section(AISimulate(args.aisimulate), trace, args.rounds) if args.aisimulate else {}
+        sections |= vidur_section(Vidur(args.vidur), args.rounds) if args.vidur else {}
+        sections |= cache_section(KvCacheSimulator(args.kvcache), trace, args.rounds) if args.kvcache else {}
+        write_page(sections, args.write)
 
 
 if __name__ == "__main__":

@@ -597,6 +597,11 @@ class PlanConfig:
         False,
         "kvcast plan tries the same replicas split into prefill and decode, in eighths ([disaggregation] has the link)",
     )
+    pools: bool = key(
+        False,
+        "kvcast plan looks for the cheapest mix of the [[pool]] tables, at most so many replicas of each as they say"
+        " (docs/mixed-fleets.md)",
+    )
 
 
 @dataclass(frozen=True)

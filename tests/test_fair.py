@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.measure.fairness import fairness, service
+from sim.measure.metrics import Window
 from sim.scenario import EngineParams
 from sim.simulate import run
-from sim.vllm.fair import INPUT, OUTPUT, FairQueue, weights_of
+from sim.tenants import INPUT, OUTPUT, weights_of
+from sim.vllm.fair import FairQueue
 from tests.test_engine import same
 from tests.worlds import UnitSteps, plain
 from workloads.columns import Workload
@@ -177,3 +180,27 @@ def test_first_come_first_served_breaks_the_bound() -> None:
     assert served > 2 * max(INPUT * 20, OUTPUT * 20 * 4)
     fair = np.argsort(run(w, params(max_num_seqs=2, kv_blocks=20), UnitSteps()).admit_s, kind="stable")[:n]
     assert abs((w.column("tenant_id")[fair] == 0).sum() - n / 2) <= 2
+
+
+def test_what_tenants_were_served_is_counted_while_requests_still_come() -> None:
+    """A's twenty requests at time 0 and B's at 1, one place: what A has by the last arrival B has with vtc too."""
+    n = 20
+    w = plain(
+        [0.0] * n + [1.0] * (n - 1) + [60.0],
+        [10] * 2 * n,
+        [5] * 2 * n,
+        tenant_id=np.repeat([0, 1], n).astype(np.int32),
+        tenant_names=("a/0", "b/0"),
+    )
+    found = {}
+    for policy in ("fcfs", "vtc"):
+        rec = run(w, params(policy), UnitSteps())
+        made, rows = fairness(rec, w, Window(0.0, 200.0, 60.0, True), np.ones(2))
+        found[policy] = made["jain"]
+        served = [rows[name]["service"] for name in ("a/0", "b/0")]
+        assert made["jain"] == pytest.approx(sum(served) ** 2 / (2 * (served[0] ** 2 + served[1] ** 2)))
+        assert rows["a/0"]["service_share"] + rows["b/0"]["service_share"] == pytest.approx(1.0)
+        whole = service(rec, w, 0.0, rec.end_s)
+        assert whole.tolist() == [10 * INPUT + 5 * OUTPUT] * (2 * n), "in the end everybody has what they asked for"
+    assert found["fcfs"] == pytest.approx(0.5, abs=0.05)
+    assert found["vtc"] > 0.97

@@ -6,7 +6,9 @@ python -m pytest tests/test_mixed_scenarios.py
 from __future__ import annotations
 
 import json
+import re
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import pytest
 from kvcast import api
 from kvcast.cli import main as kvcast
 from kvcast.config import apply_overrides, load_scenario, scenario_from_doc
+from kvcast.planner.mixed import plan_pools
 from kvcast.present import summary_text
 from kvcast.scenario.toml import dumps
 from kvcast.studies import compare
@@ -192,6 +195,63 @@ def test_compare_varies_a_key_of_a_pool() -> None:
     assert [one.summary["gpu_hours"] > 0 for one in made] == [True, True]
     assert [len(one.summary["pools"]) for one in made] == [2, 2]
     assert [one.summary["replicas"] for one in made] == [2, 4]
+
+
+# -- a plan of mixes ---------------------------------------------------------------------------------------------------
+
+SLO = {"attainment": 0.9, "ttft_s": 0.06, "tpot_s": 0.0065}
+
+
+def test_the_cheapest_mix_is_that_of_all_of_them(capsys) -> None:
+    """Beside every mix simulated: none that attains is cheaper. Then over runs, and on the command line."""
+    given = scenario("pool.fast.replicas=2", "workload.class.a.rate=8", slo=SLO)
+    made = plan_pools(given, seeds=1)
+    every = {}
+    fixed = api.windowed(given)
+    for n, m in ((n, m) for n in range(3) for m in range(3) if n + m):
+        pools = [{**pool, "replicas": k} for pool, k in zip(DOC["pool"], (n, m), strict=True) if k]
+        one = scenario("workload.class.a.rate=8", slo=SLO, pool=pools)
+        one = replace(one, workload=fixed.workload, run=fixed.run)
+        judged = api.simulate(one).summary["verdict"]["classes"]
+        every[n, m] = (4.0 * n + 1.5 * m, all(row["attainment"]["mean"] >= 0.9 for row in judged))
+    cheapest = min(usd for usd, attains in every.values() if attains)
+    told = {tuple(row["replicas"].values()): row["attains"] for row in made["tried"]}
+    assert {attains for _, attains in every.values()} == {True, False}
+    assert all(every[mix][1] == attains for mix, attains in told.items())
+    assert min(row["usd_per_hour"] for row in made["tried"] if row["attains"]) == cheapest
+    assert [row["usd_per_hour"] for row in made["tried"]] == sorted(row["usd_per_hour"] for row in made["tried"])
+    settled = [row for row in made["tried"] if row["settled"]]
+    assert settled[0]["usd_per_hour"] == cheapest
+    if made["answer"]["feasible"]:
+        assert settled[-1]["settled"] == "meets"
+        assert made["answer"]["replicas"] == settled[-1]["replicas"]
+
+
+def test_mixes_that_leave_a_class_without_a_pool_are_not_tried() -> None:
+    made = plan_pools(scenario("workload.class.b.pool=old", slo=SLO), seeds=1)
+    assert all(row["replicas"]["old"] for row in made["tried"])
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (["cost.prices={h200 = 4.0}"], "[pool.old] gpu_hour_usd is missing"),
+        (["pool.old.replicas=900", "pool.fast.replicas=800"], "801 mixes of the pools beside 'old'"),
+    ],
+)
+def test_a_plan_that_cannot_be_made_says_why(sets: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        plan_pools(scenario(*sets, slo=SLO))
+
+
+def test_plan_on_the_command_line(tmp_path, capsys) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(dumps(scenario("plan.pools=true", slo={"attainment": 0.5, "ttft_s": 5.0})))
+    assert kvcast(["plan", str(path), "--seeds", "1"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("1 old: $1.50 an hour, the cheapest mix that meets the target")
+    assert kvcast(["plan", str(path), "--vary", "cache.policy=lru,lfu"]) == 2
+    assert "--vary with [plan] pools = true" in capsys.readouterr().err
 
 
 # -- who does not answer -----------------------------------------------------------------------------------------------

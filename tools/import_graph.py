@@ -31,7 +31,7 @@ ROOMS = (
     ("calibrate.faster",),
     ("sim.step_times", "sim.packed_rows"),
     ("sim.recording", "sim.paths", "sim.endless"),
-    ("sim.own",),
+    ("sim.own", "sim.tenants"),
     ("sim.kvcache.policies",),
     ("sim.fleet.routers",),
     ("sim.fleet.router", "sim.scaling"),

@@ -41,7 +41,6 @@ from kvcast.planner.recovery import Recovery, applies
 from kvcast.planner.trials import Trials
 from kvcast.planner.why import why
 from kvcast.planner.window import in_steady_state, period
-from kvcast.scenario.mixed import alike_only
 from kvcast.store.simulations import Lab
 from kvcast.studies.levers import ROUTER, SPLIT
 from sim.scenario import Scenario
@@ -79,7 +78,11 @@ def plan(
     asked = Options(**options)
     found = combinations(doc, axes_of(vary), source)
     base = next(one.scenario for one in found if one.scenario is not None)
-    alike_only(base)
+    if base.pool:
+        raise InputError(
+            "[[pool]]: a plan looks for replicas that are alike; expected a scenario without, or [plan] pools = true"
+            " with kvcast plan (plan_pools in Python), which looks for the cheapest mix of them"
+        )
     check_slo(base)
     check_static(one.scenario for one in found)
     if out is None:

@@ -66,7 +66,7 @@ def heading(result: Result) -> str:
         (
             f"{s['replicas']} {'replica' if s['replicas'] == 1 else 'replicas'}{gpus}{_split(s)}{scaled.of(s)},"
             f" {scenario.cluster.router},"
-            f" {cache}, {s['engine_semantics']}, seed {s['seed']}{_uneven(s)}"
+            f" {cache}, {s['engine_semantics']}, seed {s['seed']}{_uneven(s)}{_tenants(s)}"
         ),
         f"{text.count(s['arrived'])} requests arrived in the window: {fates(s, is_mix(scenario))}",
     ]
@@ -85,6 +85,14 @@ def _uneven(s: dict[str, Any]) -> str:
     if found is None or found["jain"] is None or found["jain"] >= EVEN:
         return ""
     return f"; work uneven: Jain's index {found['jain']:.2f}, the busiest replica has {found['most_share']:.0%}"
+
+
+def _tenants(s: dict[str, Any]) -> str:
+    """How unevenly tenants were served by the time the last request came, where they were."""
+    found = s.get("fairness")
+    if found is None or found["jain"] is None or found["jain"] >= EVEN:
+        return ""
+    return f"; tenants served unevenly: Jain's index {found['jain']:.2f} of {found['tenants']}"
 
 
 def shock_lines(result: Result) -> str:

@@ -21,6 +21,7 @@ from sim.measure.balance import balance, passed_over
 from sim.measure.causes import miss_causes
 from sim.measure.columns import Columns
 from sim.measure.cost import busy_gpu_s, cache_worth, cost_summary
+from sim.measure.fairness import fairness, with_service
 from sim.measure.held import fleet_row, replicas_held
 from sim.measure.metrics import Window
 from sim.measure.notes import notes
@@ -53,6 +54,7 @@ from sim.measure.utilization import utilization
 from sim.measure.verdict import named_limits
 from sim.recording import ABANDONED, COMPLETED, NOT_ARRIVED, STATUS, Recording, Samples, Steps
 from sim.scenario import RunConfig, Scenario, SloClass
+from sim.tenants import weights_of
 from workloads.columns import Workload
 
 if TYPE_CHECKING:
@@ -159,6 +161,7 @@ def build_report(
     )
     fell = of_limits["fell"]
     shocks = _shocks(rec, workload, scenario, slo, class_id, good, inside, window) if scenario.shock else []
+    even = _fairness(rec, workload, scenario, window)
     summary: dict[str, Any] = {
         **throughput(rec, workload, window, inside & completed, prefilled_tokens, output_tokens),
         "request_goodput": of_limits["request_goodput"],
@@ -219,6 +222,7 @@ def build_report(
             else {}
         ),
         **({} if rec.routed is None else {"routing": passed_over(rec.routed, counted)}),
+        **({} if even is None else {"fairness": even[0]}),
         **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
         **({} if rec.held_s is None else {"fleet": _fleet(rec, scenario, window)}),
         **({} if rec.clients is None else {"clients": clients_row(rec, workload, inside)}),
@@ -245,7 +249,7 @@ def build_report(
         latency=latency[0],
         classes=classes,
         slo_classes=judged.slo_table(class_id, inside, good, slo),
-        tenants=tenant_table(rec, workload, causes, evicted, inside),
+        tenants=with_service(tenant_table(rec, workload, causes, evicted, inside), even),
         requests=requests_table(rec, workload, times, fates_of, gpu_hours, inside, good if limited else None),
         sessions=sessions,
         timeline=timeline(rec, workload.prompt_tokens, Columns({"hit_tokens": rec.hit_tokens, **fates_of.given()})),
@@ -287,6 +291,16 @@ def _by_replica(
         return {"disaggregation": pools.summary(rec, scenario, window, counted, computed, workload.output_tokens)}
     computed += workload.output_tokens
     return {"balance": balance(rec, counted, computed)}
+
+
+def _fairness(
+    rec: Recording, workload: Workload, scenario: Scenario, window: Window
+) -> tuple[dict[str, Any], dict[str, dict[str, float | None]]] | None:
+    """How evenly tenants were served, and each of them; None with a single one."""
+    if len(workload.tenant_names) < 2:
+        return None
+    weights = weights_of(workload.tenant_names, scenario.engine.tenant_weights)
+    return fairness(rec, workload, window, np.array(weights))
 
 
 def _shocks(

@@ -24,8 +24,9 @@ from sim.kvcache.tiers import Tiers
 from sim.log import RequestLog
 from sim.request import Request
 from sim.scenario import EngineParams
+from sim.tenants import weights_of
 from sim.vllm import admission, in_flight, preemption, stretches
-from sim.vllm.fair import FairQueue, weights_of
+from sim.vllm.fair import FairQueue
 from sim.vllm.loading import PREFETCH_AHEAD, Loader
 from sim.vllm.waiting import EXPERIMENTS, QUEUES
 
