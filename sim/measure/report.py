@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.measure import judged, metrics, pools
+from sim.measure import judged, metrics, mixed, pools
 from sim.measure.balance import balance, passed_over
 from sim.measure.causes import miss_causes
 from sim.measure.columns import Columns
 from sim.measure.cost import busy_gpu_s, cache_worth, cost_summary
+from sim.measure.fairness import fairness, with_service
 from sim.measure.held import fleet_row, replicas_held
 from sim.measure.metrics import Window
 from sim.measure.notes import notes
@@ -53,6 +54,7 @@ from sim.measure.utilization import utilization
 from sim.measure.verdict import named_limits
 from sim.recording import ABANDONED, COMPLETED, NOT_ARRIVED, STATUS, Recording, Samples, Steps
 from sim.scenario import RunConfig, Scenario, SloClass
+from sim.tenants import weights_of
 from workloads.columns import Workload
 
 if TYPE_CHECKING:
@@ -124,12 +126,13 @@ def build_report(
     stability = stability_of(rec, workload, window)
     gpus, held = scenario.gpus_per_replica, replicas_held(rec, window.start_s, window.end_s)
     work = _computed(rec, workload)
-    gpu_s = busy_gpu_s(rec, work, gpus) if rec.handed is None else pools.gpu_seconds(rec, work, scenario)
+    gpu_s = _gpu_seconds(rec, work, scenario)
     del work
+    paid = mixed.paid(gpu_s, inside, rec, scenario, window) if scenario.pool else gpu_s
     output_tokens = metrics.tokens_emitted(rec, window)
     prefilled_tokens = int(workload.prompt_tokens[window.holds(rec.first_token_s)].sum())
     cost, gpu_hours, sessions = cost_summary(
-        gpu_s,
+        paid,
         inside,
         workload.column("session_id"),
         held * gpus * window.seconds,
@@ -148,7 +151,7 @@ def build_report(
     if rec.verified is not None:  # a decode has that many rows, and reads its context once: StepWork knows neither
         shares["decode_batch"] /= rec.verified.rows
         step_work = None
-    gpu_busy_s = shares["busy_s"] * gpus
+    gpu_busy_s = mixed.busy_gpus_s(rec, window, scenario) if scenario.pool else shares["busy_s"] * gpus
     if rec.handed is not None:
         gpu_busy_s = pools.busy_gpus_s(rec, window, scenario)
         step_work = step_work if len(set(pools.pool_gpus(scenario))) == 1 else None  # it is of one width
@@ -158,6 +161,7 @@ def build_report(
     )
     fell = of_limits["fell"]
     shocks = _shocks(rec, workload, scenario, slo, class_id, good, inside, window) if scenario.shock else []
+    even = _fairness(rec, workload, scenario, window)
     summary: dict[str, Any] = {
         **throughput(rec, workload, window, inside & completed, prefilled_tokens, output_tokens),
         "request_goodput": of_limits["request_goodput"],
@@ -201,7 +205,24 @@ def build_report(
         "cost": cost,
         "replicas": len(rec.steps),
         **_by_replica(rec, workload, scenario, window, counted),
+        **(
+            mixed.summary(
+                rec,
+                workload,
+                scenario,
+                window,
+                times,
+                inside,
+                counted,
+                _computed(rec, workload) + workload.output_tokens,
+                gpu_hours,
+                told,
+            )
+            if scenario.pool
+            else {}
+        ),
         **({} if rec.routed is None else {"routing": passed_over(rec.routed, counted)}),
+        **({} if even is None else {"fairness": even[0]}),
         **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
         **({} if rec.held_s is None else {"fleet": _fleet(rec, scenario, window)}),
         **({} if rec.clients is None else {"clients": clients_row(rec, workload, inside)}),
@@ -219,6 +240,8 @@ def build_report(
     classes = class_table(
         rec, workload, causes, evicted, inside, good, slo, latency[1:] or latency, gpu_hours, scenario.cost.gpu_hour_usd
     )
+    if scenario.pool:
+        mixed.price_classes(classes, class_id, inside, gpu_hours * mixed.dearness(rec, scenario), scenario)
     summary["hit_tokens"]["by_class"] = {name: row["prefix_hit_tokens"] for name, row in classes.items()}
     summary["cost"]["usd_per_request_by_class"] = {name: row["usd_per_request"] for name, row in classes.items()}
     return Report(
@@ -226,7 +249,7 @@ def build_report(
         latency=latency[0],
         classes=classes,
         slo_classes=judged.slo_table(class_id, inside, good, slo),
-        tenants=tenant_table(rec, workload, causes, evicted, inside),
+        tenants=with_service(tenant_table(rec, workload, causes, evicted, inside), even),
         requests=requests_table(rec, workload, times, fates_of, gpu_hours, inside, good if limited else None),
         sessions=sessions,
         timeline=timeline(rec, workload.prompt_tokens, Columns({"hit_tokens": rec.hit_tokens, **fates_of.given()})),
@@ -246,17 +269,38 @@ def _computed(rec: Recording, workload: Workload) -> np.ndarray:
     return computed
 
 
+def _gpu_seconds(rec: Recording, work: np.ndarray, scenario: Scenario) -> np.ndarray:
+    """Busy GPU-seconds of every request, float64 [n]; work: int64 [n], prompt tokens computed for it."""
+    if scenario.pool:
+        return mixed.gpu_seconds(rec, work, scenario)
+    if rec.handed is not None:
+        return pools.gpu_seconds(rec, work, scenario)
+    return busy_gpu_s(rec, work, scenario.gpus_per_replica)
+
+
 def _by_replica(
     rec: Recording, workload: Workload, scenario: Scenario, window: Window, counted: np.ndarray
 ) -> dict[str, Any]:
     """How evenly the replicas of a fleet, or of its two pools, are loaded."""
     if rec.handed is None and len(rec.steps) == 1:
         return {}
+    if scenario.pool and not mixed.alike(scenario):
+        return {}  # who is slower should have less
     computed = _computed(rec, workload)
     if rec.handed is not None:
         return {"disaggregation": pools.summary(rec, scenario, window, counted, computed, workload.output_tokens)}
     computed += workload.output_tokens
     return {"balance": balance(rec, counted, computed)}
+
+
+def _fairness(
+    rec: Recording, workload: Workload, scenario: Scenario, window: Window
+) -> tuple[dict[str, Any], dict[str, dict[str, float | None]]] | None:
+    """How evenly tenants were served, and each of them; None with a single one."""
+    if len(workload.tenant_names) < 2:
+        return None
+    weights = weights_of(workload.tenant_names, scenario.engine.tenant_weights)
+    return fairness(rec, workload, window, np.array(weights))
 
 
 def _shocks(

@@ -1,0 +1,105 @@
+"""Another simulator's results: the set of `kvcast validate aisimulate`, its step times, and what would go unnoticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kvcast.validation import aisimulate
+from kvcast.validation.aisimulate import BLOCK, Case, PeerStepTime, Recorded, Request, compare_world
+
+WORLDS = {case.name: (case, requests) for case, requests in Recorded().worlds()}
+
+
+def test_worlds_pass_and_all_kinds_are_there():
+    outcome = aisimulate.score_worlds(Recorded())
+    assert outcome.passed, outcome.lines
+    plain, short, sglang = (outcome.figures[kind] for kind in KINDS)
+    for exact in (plain, sglang):
+        assert exact["equal"] == exact["hits_equal"] == exact["requests"] >= 200
+    assert short["worlds"] >= 5
+    assert short["hits_equal"] == short["requests"]
+    assert short["worst"] < 0.01
+
+
+KINDS = ("vLLM's rules", "vLLM's rules, with preemption", "SGLang's rules")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("kv_blocks", 40), ("max_num_seqs", 2), ("max_num_batched_tokens", 48), ("caching", False)]
+)
+def test_another_setting_is_noticed(key, value):
+    case, requests = WORLDS["vllm-0"]
+    assert getattr(case, key) != value
+    assert not compare_world(replace(case, **{key: value}), requests)["fine"]
+
+
+def test_one_time_or_hit_that_differs_is_noticed():
+    case, requests = WORLDS["vllm-0"]
+    late = replace(requests[7], last_token_ms=requests[7].last_token_ms + 0.002)
+    hit = replace(requests[7], hit_tokens=requests[7].hit_tokens + BLOCK)
+    assert compare_world(case, requests)["fine"]
+    for other in (late, hit):
+        assert not compare_world(case, [*requests[:7], other, *requests[8:]])["fine"]
+
+
+def test_a_preemption_more_or_less_is_noticed():
+    case, requests = next(pair for pair in WORLDS.values() if any(r.readmissions for r in pair[1]))
+    i = next(i for i, r in enumerate(requests) if r.readmissions)
+    fewer = replace(requests[i], readmissions=requests[i].readmissions - 1)
+    assert compare_world(case, requests)["fine"]
+    assert not compare_world(case, [*requests[:i], fewer, *requests[i + 1 :]])["fine"]
+
+
+def test_two_requests_by_hand():
+    """The peer's own answer on two rows: a prompt of 1,000 tokens, and another of which 512 are cached by then, whose
+    prefill shares a step with a decode."""
+    requests = [Request("hand", 0, 1008, 5, 1, 32), Request("hand", 10, 1008, 5, 1, 32)]
+    kv = 16384 * 64
+    case = Case("hand", kv // BLOCK)
+    first = 4.209989e-07 * 1008**2 + 1.518344e-02 * 1008 + 16.50142
+    share = 1009 / kv
+    second = first + 4.209989e-07 * 496**2 + 1.518344e-02 * 496 + 16.50142 - 25.74 * share**2 + 54.01 * share + 5.74
+    said = [replace(requests[0], first_token_ms=first), replace(requests[1], first_token_ms=second, hit_tokens=512)]
+    found = compare_world(case, said)
+    assert found["hits_equal"] == 2
+    assert abs(found["errors"]["ttft_ms"]) < 1e-6
+
+
+@pytest.mark.parametrize("ones", [False, True])
+def test_a_stretch_is_its_steps(ones):
+    times = PeerStepTime(30_000, ones)
+    seconds, _ = times.decode_stretch(7, 1000, 300, 50)
+    alone = [times.step([], 7, 1000 + 7 * i, 300 + i, 7)[0] for i in range(50)]
+    assert seconds.tolist() == alone
+    beyond = times.step([], 7, 10**6, 300, 7)[0]  # contexts that the memory cannot hold count as all of it
+    assert beyond == pytest.approx(0.03401)
+
+
+def test_where_one_token_is_a_decode():
+    chunk, decode = PeerStepTime(30_000).step([(1, 99)], 0, 0, 0, 1), PeerStepTime(30_000).step([], 1, 100, 100, 1)
+    assert PeerStepTime(30_000, True).step([(1, 99)], 0, 0, 0, 1) == decode != chunk
+
+
+def test_a_trace_off_by_more_than_its_limit_fails(monkeypatch, tmp_path):
+    """The bookkeeping alone, on two requests and figures made up."""
+    (tmp_path / "traces" / "mooncake").mkdir(parents=True)
+    path = tmp_path / "traces" / "mooncake" / "t.jsonl"
+    aisimulate.write_trace([Request("t", 0, 512, 3, 0, 0), Request("t", 5, 512, 3, 0, 0)], path)
+    told = {"name": "two", "kv_blocks": 1000}
+    workload = aisimulate.read_trace(path, BLOCK)
+    true = aisimulate.trace_figures(Case.of(told).simulate(workload), workload)
+    monkeypatch.setattr(aisimulate, "TRACE_BLOCK", BLOCK)
+
+    def passed(**other):
+        recorded = Recorded()
+        recorded.told = {"source": {"trace": "t.jsonl"}, "trace": [told | true | other]}
+        return aisimulate.score_traces(recorded, tmp_path).passed
+
+    assert passed()
+    assert not passed(e2e_ms=true["e2e_ms"] * 1.02)
+    assert not passed(preemptions=1)
+    assert passed(router="dynamo-kv", e2e_ms=true["e2e_ms"] * 1.02)  # it draws: 3 %
+    assert np.isfinite(list(true.values())).all()
