@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kvcast.validation import aisimulate
 from kvcast.validation.aisimulate import BLOCK, Case, PeerStepTime, Recorded, Request, compare_world
+from sim.simulate import run
 
 WORLDS = {case.name: (case, requests) for case, requests in Recorded().worlds()}
 
@@ -51,6 +54,40 @@ def test_a_preemption_more_or_less_is_noticed():
     fewer = replace(requests[i], readmissions=requests[i].readmissions - 1)
     assert compare_world(case, requests)["fine"]
     assert not compare_world(case, [*requests[:i], fewer, *requests[i + 1 :]])["fine"]
+
+
+def test_what_differs_comes_after_a_recomputed_prompt():
+    """The peer prices a preempted request's second prefill otherwise. Up to the first one, all is equal."""
+    seen = 0
+    for case, requests in WORLDS.values():
+        if not any(request.readmissions for request in requests):
+            continue
+        workload, log = workload_of(requests), []
+        recording = run(workload, case.params, case.step_time(), replicas=case.replicas, step_log=log)
+        again_ms = first_again_ms(log)
+        for theirs, ours in (("first_token_ms", recording.first_token_s), ("last_token_ms", recording.finish_s)):
+            both = np.array([[getattr(request, theirs) for request in requests], 1e3 * ours])
+            apart = np.abs(both[0] - both[1]) > aisimulate.EQUAL_MS
+            assert (both[:, apart] > again_ms).all(), case.name
+            seen += int((~apart & (both[0] <= again_ms)).sum())
+    assert seen > 100
+
+
+def workload_of(requests):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "world.jsonl"
+        aisimulate.write_trace(requests, path)
+        return aisimulate.read_trace(path)
+
+
+def first_again_ms(log):
+    """When the first step begins that has a request which was preempted before."""
+    preempted = set()
+    for _, start_s, scheduled, now_preempted, *_ in sorted(log, key=lambda row: row[1]):
+        if preempted & {request for request, _ in scheduled}:
+            return 1e3 * start_s
+        preempted |= set(now_preempted)
+    raise AssertionError("nobody came back")
 
 
 def test_two_requests_by_hand():
