@@ -95,7 +95,7 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     from kvcast.scenario.steady import clock_note
 
     resolved = resolve(scenario)
-    step_time = resolved.engine_step_time()
+    step_time = resolved.each[0].engine_step_time()
     workload = load_workload(resolved.scenario.workload, scenario.seed) if workload is None else workload
     notes = [note for note in (clock_note(resolved.scenario), warm_note(resolved.scenario)) if note]
     workload = workload.with_notes(*notes) if notes else workload
@@ -146,8 +146,8 @@ def without_cache(prepared: Prepared) -> Prepared:
     def off(resolved: Resolved) -> Resolved:
         scenario = resolved.scenario
         first = None if resolved.prefill is None else off(resolved.prefill)
-        cache = replace(scenario.cache, enabled=False)
-        return replace(resolved, scenario=replace(scenario, cache=cache), prefill=first)
+        cache, kinds = replace(scenario.cache, enabled=False), tuple(map(off, resolved.kinds))
+        return replace(resolved, scenario=replace(scenario, cache=cache), prefill=first, kinds=kinds)
 
     return replace(prepared, resolved=off(prepared.resolved))
 
@@ -157,6 +157,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
     processes)."""
     from kvcast.scenario.autoscale import scaler_of
     from kvcast.scenario.disaggregation import pools_of
+    from kvcast.scenario.mixed import mixed_of
     from sim import simulate as engine
     from sim.fleet.shocks import processes_of
 
@@ -170,7 +171,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
     beside = [*scaler_of(scenario), *processes_of(scenario.shock, run.warmup_s or 0.0, scenario.seed)]
     return engine.run(
         prepared.workload,
-        prepared.resolved.params,
+        prepared.resolved.each[0].params,
         prepared.step_time,
         replicas=scenario.cluster.replicas,
         router=scenario.cluster.router,
@@ -182,6 +183,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         sessions_first=scenario.cluster.sessions_first,
         kv_event_delay_s=scenario.cluster.kv_event_delay_ms / 1e3,
         pools=pools_of(prepared.resolved, prepared.changed),
+        mixed=mixed_of(prepared.resolved, prepared.workload.class_names, prepared.changed),
         explain_routing=run.explain_routing,
         **{**options, "processes": [*beside, *options.get("processes", ())]},
     )
@@ -209,10 +211,7 @@ def measure(prepared: Prepared, recording: Recording) -> Result:
         recording,
         prepared.workload,
         resolved.scenario,
-        profile=resolved.profile.id,
-        profile_hash=resolved.profile.content_hash,
-        prefill_flops=prefill_flops(resolved.model),
-        step_work=step_work(resolved),
+        **_of_the_fleet(resolved),
         peaks=peaks(resolved.profile),
         offered_per_s=offered_per_s(resolved.scenario, prepared.workload),
     )
@@ -220,12 +219,25 @@ def measure(prepared: Prepared, recording: Recording) -> Result:
     return Result(resolved, report)
 
 
+def _of_the_fleet(resolved: Resolved) -> dict[str, Any]:
+    """What a report needs of profiles and models; of a fleet of several kinds only what one number can say."""
+    kinds = resolved.each
+    names = {kind.profile.content_hash: kind.profile.id for kind in kinds}
+    shapes = [(kind.model, kind.scenario.hardware, kind.scenario.model) for kind in kinds]
+    return {
+        "profile": " + ".join(names.values()),
+        "profile_hash": " + ".join(names),
+        "prefill_flops": prefill_flops(resolved.model) if all(shape[0] == shapes[0][0] for shape in shapes) else None,
+        "step_work": step_work(resolved) if all(shape == shapes[0] for shape in shapes) else None,
+    }
+
+
 def bill(
     scenario: Scenario, summary: Mapping[str, Any], requests: Mapping[str, np.ndarray]
 ) -> dict[str, float | None] | None:
     """What the fleet costs at a mix's nominal load, which a window has more or less of; None for a trace or a closed
-    loop. What a fleet that changes costs a month is not known from a part of the period of its load or its schedule,
-    nor from a window with a shock."""
+    loop. A fleet that does not scale is paid for whole, whatever a shock takes of it. What one that does costs is not
+    known from a window with a shock, and a month of any fleet only of whole periods of its load or its schedule."""
     from kvcast.scenario.autoscale import sees_whole_periods
     from kvcast.scenario.steady import is_mix
     from sim.measure.money import money
@@ -233,10 +245,11 @@ def bill(
     offered, price, inside = (summary["offered_per_s"], scenario.cost.gpu_hour_usd, requests["in_window"].astype(bool))
     if offered is None or price is None or not is_mix(scenario):
         return None
-    most = scenario.cluster.replicas
+    most, scales = scenario.cluster.replicas, scenario.autoscale.scales
     held = summary.get("replicas_held", most)
+    paid = most if scenario.shock and not scales else held
     made = money(
-        held * scenario.gpus_per_replica * price,
+        None if scenario.shock and scales else paid * scenario.gpus_per_replica * price,
         offered,
         requests["prompt_tokens"][inside],
         requests["output_tokens"][inside],
@@ -284,11 +297,10 @@ def as_document(result: Result, baseline: Result | None = None) -> dict[str, Any
 
     The summary's keys (those of `vllm bench serve` where they exist) stand at the top level.
     """
-    from kvcast.trust.evidence import speaks_for
+    from kvcast.trust import pooled
     from sim.measure.report import worth_of
 
     report = result.report
-    engine = result.scenario.engine
     keys = (*result.resolved.origins, "block_size", "gpu_memory_utilization")
     return {
         "name": result.scenario.name,
@@ -298,10 +310,10 @@ def as_document(result: Result, baseline: Result | None = None) -> dict[str, Any
         "classes": report.classes,
         "slo_classes": report.slo_classes,
         "tenants": report.tenants,
-        "engine": {key: getattr(engine, key) for key in keys},
-        "engine_origins": result.resolved.origins,
-        "kv_arithmetic": list(result.resolved.kv_lines),
-        "profile_provenance": result.resolved.profile.describe(),
-        "measured_servers": speaks_for(result.resolved).as_document(),
+        "engine": pooled.engine_of_all(result.resolved, keys),
+        "engine_origins": pooled.origins_of_all(result.resolved),
+        "kv_arithmetic": pooled.kv_lines_of_all(result.resolved),
+        "profile_provenance": pooled.provenance_of_all(result.resolved),
+        "measured_servers": pooled.servers_of_all(result.resolved),
         "notes": list(report.notes),
     }

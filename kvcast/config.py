@@ -30,6 +30,7 @@ LISTS = {
         "expected --set 'cache.tiers=[{name = \"dram\", capacity_gib = 256, bandwidth_gb_per_s = 40}]', or the table in"
         " the file"
     ),
+    "pool": "expected the [[pool]] tables in the file, or --set 'pool=[{name = \"a\", replicas = 2}]'",
     "workload.class": (
         "expected the classes in the file (a preset has them in workloads/presets: copy the file to change one)"
     ),

@@ -68,6 +68,22 @@ def usd(value: float | None) -> str:
     )
 
 
+NUMBER = re.compile(r"(?P<sign>[+−-]?)(?P<usd>\$?)(?P<whole>[\d,]+)\.?(?P<digits>\d*)(?P<unit>\D*)")
+
+
+def plus_minus(told: str, half: float, show: Callable[[float], str]) -> str:
+    """ "$0.28 ± $0.01": a value as told with half of its interval, which has no more decimals than the value:
+    "$0.28 ± $0.00000551" tells of a precision that nobody asked for. Rounded up, lest it be 0."""
+    value, other = NUMBER.fullmatch(told), NUMBER.fullmatch(show(half))
+    if value is None or other is None or value["unit"] != other["unit"]:
+        return f"{told} ± {show(half)}"
+    digits = len(value["digits"])
+    if len(other["digits"]) <= digits:
+        return f"{told} ± {show(half)}"
+    shown = float(f"{other['whole']}.{other['digits']}".replace(",", ""))
+    return f"{told} ± {other['usd']}{math.ceil(shown * 10**digits) / 10**digits:,.{digits}f}{other['unit']}"
+
+
 def hours(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.3g}"
 

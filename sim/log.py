@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from math import nan
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -34,16 +35,35 @@ UNTOLD: dict[str, Any] = {  # whole numbers and others: compiled, a float would 
 }
 UNTOLD |= dict.fromkeys(COUNTS, 0)
 """Columns of a request that nothing has happened to but its arrival."""
+Happened = tuple[array, array, int, int]
+"""readmissions, gaps, drafts and accepted of a log."""
+
+
+def own_column(code: str, value: float, n: int) -> array:
+    """n times the value."""
+    return array(code, [value]) * n
+
+
+def shared_column(code: str, value: float, n: int) -> Any:
+    """The same, in memory that copies of this process share."""
+    column: Any = memoryview(mmap(-1, max(n, 1) * array(code).itemsize)).cast(code)[:n]  # type: ignore[call-overload]
+    np.asarray(column)[:] = value
+    return column
+
+
 PACKS_FROM = 1 << 25
 """Output tokens, which no run has more steps than, from which on the times of steps are kept packed: a tenth of the
 memory for a tenth more time."""
 
 
 class RequestLog:
-    """Input columns as cheap look-ups, output columns as arrays. One per simulation, shared by its replicas."""
+    """Input columns as cheap look-ups, output columns as arrays. One per simulation, shared by its replicas; with
+    `shared` also by copies of this process, whose replicas write into the same memory."""
 
-    def __init__(self, workload: Workload, n_tiers: int = 0, front_end: bool = False) -> None:
+    def __init__(self, workload: Workload, n_tiers: int = 0, front_end: bool = False, shared: bool = False) -> None:
         n = len(workload)
+        column = shared_column if shared else own_column
+        self.workload = workload
         self.packs = int(workload.output_tokens.sum()) >= PACKS_FROM
         self.prompt = workload.prompt_tokens.data
         self.output = workload.output_tokens.data
@@ -51,17 +71,17 @@ class RequestLog:
         self.priority = workload.column("priority").data
         self.lora = workload.column("lora").data
         for name in ("arrival_s", "admit_s"):
-            setattr(self, name, array("d", [nan]) * n)
-        self.preempted_s = array("d", [0.0]) * n
+            setattr(self, name, column("d", nan, n))
+        self.preempted_s = column("d", 0.0, n)
         for name in COUNTS:
-            setattr(self, name, array("q", [0]) * n)
-        self.first_step = array("q", [-1]) * n
-        self.last_step = array("q", [-1]) * n
-        self.replica = array("i", [-1]) * n
-        self.status = array("b", [NOT_ARRIVED]) * n
-        self.tier_hit_tokens = [array("q", [0]) * n for _ in range(n_tiers)]
-        self.load_s = array("d", [0.0]) * (n if n_tiers else 0)
-        self.frontend_s = array("d", [0.0]) * (n if front_end else 0)
+            setattr(self, name, column("q", 0, n))
+        self.first_step = column("q", -1, n)
+        self.last_step = column("q", -1, n)
+        self.replica = column("i", -1, n)
+        self.status = column("b", NOT_ARRIVED, n)
+        self.tier_hit_tokens = [column("q", 0, n) for _ in range(n_tiers)]
+        self.load_s = column("d", 0.0, n if n_tiers else 0)
+        self.frontend_s = column("d", 0.0, n if front_end else 0)
         self.asked: Callable[[Request, int], None] | None = None  # who wants to know of `hit` and its last number
         self.drafts = self.accepted = 0  # speculative decoding: verifications, and drafted tokens accepted in them
         self.readmissions = array("q")  # (request, hit tokens, known tokens) of each, one after the other
@@ -80,6 +100,20 @@ class RequestLog:
     preemptions: array[int]
     recomputed_tokens: array[int]
     prefill_chunks: array[int]
+
+    def taken(self) -> Happened:
+        """What has happened that is in no column, which begins anew (mutates)."""
+        happened = self.readmissions, self.gaps, self.drafts, self.accepted
+        self.readmissions, self.gaps, self.drafts, self.accepted = array("q"), array("q"), 0, 0
+        return happened
+
+    def add(self, happened: Happened) -> None:
+        """What has happened after all that has so far."""
+        readmissions, gaps, drafts, accepted = happened
+        self.readmissions = self.readmissions + readmissions if self.readmissions else readmissions
+        self.gaps = self.gaps + gaps if self.gaps else gaps
+        self.drafts += drafts
+        self.accepted += accepted
 
     def admitted(self, r: Request, now_s: float) -> None:
         """For the first time, or again after a preemption."""
@@ -152,12 +186,11 @@ class RequestLog:
             " window_tokens"
             " readmission_hit_tokens preemptions recomputed_tokens prefill_chunks first_step last_step replica status"
         )
-        dtypes = {"d": np.float64, "q": np.int64, "i": np.int32, "b": np.int8}
-        out = {name: np.frombuffer(getattr(self, name), dtypes[getattr(self, name).typecode]) for name in names.split()}
+        out = {name: np.asarray(memoryview(getattr(self, name))) for name in names.split()}
         gaps = self._gaps()
         if self.tier_hit_tokens:
             out["tier_hit_tokens"] = np.array(self.tier_hit_tokens, np.int64).T
-            out["load_s"] = np.frombuffer(self.load_s, np.float64)
-        if self.frontend_s:
-            out["frontend_s"] = np.frombuffer(self.frontend_s, np.float64)
+            out["load_s"] = np.asarray(memoryview(self.load_s))
+        if len(self.frontend_s):
+            out["frontend_s"] = np.asarray(memoryview(self.frontend_s))
         return out | {"gaps_request": gaps[:, 0], "gaps_from_step": gaps[:, 1], "gaps_to_step": gaps[:, 2]}

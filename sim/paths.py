@@ -12,43 +12,47 @@ import numpy as np
 
 from workloads.columns import SCOPES, PrefixTree, Workload
 
-AT_ONCE = 1 << 20
+AT_ONCE = 1 << 16
 """Requests worked out together: only a bound on memory."""
 
 
 class ScopeCount:
     """Tokens of each reuse scope in the first `depth` tokens of requests' paths, summed by group.
 
-    `__call__(depth)` gives int64 [groups, len(SCOPES)]. rows: requests int64 [m]; depth: int64 [m], may reach into the
-    private tail, whose tokens have the scope of the request's `tail_layer`; group: int64 [m] below n_groups.
+    `__call__(rows, group, depth)` gives int64 [groups, len(SCOPES)]. rows: requests int [m]; group: int [m] below
+    n_groups; depth: int [m], may reach into the private tail, whose tokens have the scope of the request's
+    `tail_layer`.
     """
 
-    def __init__(self, workload: Workload, rows: np.ndarray, group: np.ndarray, n_groups: int) -> None:
-        tree = workload.tree
-        scope_of_layer = np.asarray(workload.layer_scopes, np.int8)
-        self.tree, self.start, self.leaf = tree, tree.start, workload.leaf[rows]
-        self.leaf_end = tree.end[self.leaf]
-        self.group, self.n_groups = group, n_groups
-        self.node_scope = scope_of_layer[tree.layer]
-        self.tail_scope = scope_of_layer[workload.column("tail_layer")[rows]]
-        self.present = np.unique(np.concatenate([np.unique(self.node_scope), np.unique(self.tail_scope)]))
-        tokens = tree.end - self.start
-        self.above = []  # of the nodes above each one, by scope
+    def __init__(self, workload: Workload, n_groups: int) -> None:
+        tree = self.tree = workload.tree
+        self.start, self.leaf, self.n_groups = tree.start.astype(np.int32), workload.leaf, n_groups
+        self.scope_of_layer, self.tail_layer = np.asarray(workload.layer_scopes, np.int8), workload.column("tail_layer")
+        self.node_scope = self.scope_of_layer[tree.layer]
+        self.present = np.unique(np.concatenate([np.unique(self.node_scope), self._tail_scopes()]))
+        tokens = (tree.end - self.start).astype(np.int32)
+        self.above = []  # of the nodes above each one, by scope; a path is shorter than 2**31 tokens
         for code in self.present:
-            own = np.where(self.node_scope == code, tokens, 0)
+            own = np.where(self.node_scope == code, tokens, np.int32(0))
             self.above.append(path_sums(tree, [own])[0] - own)
 
-    def __call__(self, depth: np.ndarray) -> np.ndarray:
+    def _tail_scopes(self) -> np.ndarray:
+        layers = np.unique(self.tail_layer)
+        return np.unique(self.scope_of_layer[layers])
+
+    def __call__(self, rows: np.ndarray, group: np.ndarray, depth: np.ndarray) -> np.ndarray:
         sums = np.zeros((self.n_groups, len(SCOPES)), np.int64)
         for at in range(0, len(depth), AT_ONCE):
-            self._add(sums, depth, slice(at, at + AT_ONCE))
+            part = slice(at, at + AT_ONCE)
+            self._add(sums, rows[part], group[part], depth[part])
         return sums
 
-    def _add(self, sums: np.ndarray, depth: np.ndarray, rows: slice) -> None:
-        in_tree = np.minimum(depth[rows], self.leaf_end[rows])
-        node = climb(self.tree, self.start, self.leaf[rows], in_tree)
-        here, in_tail = in_tree - self.start[node], depth[rows] - in_tree
-        scope, tail_scope, group = self.node_scope[node], self.tail_scope[rows], self.group[rows]
+    def _add(self, sums: np.ndarray, rows: np.ndarray, group: np.ndarray, depth: np.ndarray) -> None:
+        leaf = self.leaf[rows]
+        in_tree = np.minimum(depth, self.tree.end[leaf])
+        node = climb(self.tree, self.start, leaf, in_tree)
+        here, in_tail = in_tree - self.start[node], depth - in_tree
+        scope, tail_scope = self.node_scope[node], self.scope_of_layer[self.tail_layer[rows]]
         for column, code in enumerate(self.present):
             tokens = self.above[column][node] + here * (scope == code) + in_tail * (tail_scope == code)
             # whole numbers below 2**53: exact
@@ -79,13 +83,13 @@ def nodes_beyond(tree: PrefixTree, leaf: np.ndarray, depth: np.ndarray) -> Itera
 
 
 def path_sums(tree: PrefixTree, values: list[np.ndarray]) -> list[np.ndarray]:
-    """For each int64 [nodes], its sums from the root's child to every node, by pointer doubling; roots count
+    """For each int [nodes], its sums from the root's child to every node, by pointer doubling; roots count
     nothing."""
     root = tree.parent < 0
     totals = [
-        np.where(root, 0, value) for value in values
+        np.where(root, value.dtype.type(0), value) for value in values
     ]  # of the nodes from each one up to, not including, its `jump`
-    jump = np.where(root, np.arange(len(tree)), tree.parent)
+    jump = np.where(root, np.arange(len(tree), dtype=np.int32), tree.parent)
     while not root[jump].all():
         totals = [total + total[jump] for total in totals]
         jump = jump[jump]

@@ -260,12 +260,19 @@ class TierUse:
     dropped_blocks: int  #: given away for lack of room
     stored_blocks: int  #: at the end
     link_busy_s: float  #: seconds its link was loading, latency included
+    # of a store that all replicas share (sim.kvcache.store), whose capacity is that of all
+    shared: bool = False
+    total_bytes_s: float = float("inf")  #: of all its loads
+    store_busy_s: float = 0.0  #: seconds in which it was at its total bandwidth
+    store_waited_s: float = 0.0  #: that loads waited for their turn at it, summed
+    loads: int = 0
 
 
 def summed_use(uses: Sequence[TierUse]) -> TierUse:
     """What a tier of several schedulers did, together."""
-    names = ("loaded_blocks", "written_blocks", "dropped_blocks", "stored_blocks", "link_busy_s")
-    return replace(uses[0], **{name: sum(getattr(use, name) for use in uses) for name in names})
+    blocks = ("loaded_blocks", "written_blocks", "dropped_blocks", "stored_blocks")
+    summed = (*blocks, "link_busy_s", "store_busy_s", "store_waited_s", "loads")
+    return replace(uses[0], **{name: sum(getattr(use, name) for use in uses) for name in summed})
 
 
 @dataclass(frozen=True)
@@ -374,12 +381,14 @@ class Recording:
     clients: ClientUse | None = None  #: with clients that give up or try again, or a gateway that refuses; else None
     handed: Handed | None = None  #: with replicas that only prefill
     routed: Routed | None = None  #: when asked for, of a router that looks for prefixes
+    kv_blocks_each: tuple[int, ...] = ()  #: per replica, with replicas that are not alike
     notes: list[str] = field(default_factory=list)
 
     @property
     def kv_blocks_of(self) -> np.ndarray:
         """int64 [replicas]"""
-        return np.array(self.handed.kv_blocks if self.handed is not None else [self.kv_blocks] * len(self.steps))
+        each = self.handed.kv_blocks if self.handed is not None else self.kv_blocks_each
+        return np.array(each or [self.kv_blocks] * len(self.steps))
 
     @property
     def left_s(self) -> np.ndarray:
@@ -395,5 +404,6 @@ class Recording:
 
 def by_replica(replica: np.ndarray, replicas: int) -> list[np.ndarray]:
     """Places in a column of replicas of each of them, ascending; -1: of none."""
-    order = np.argsort(replica, kind="stable")
-    return np.split(order, np.searchsorted(replica[order], np.arange(replicas + 1)))[1:-1]
+    few = replica.astype(np.int16) if replicas <= np.iinfo(np.int16).max else replica  # numpy sorts those in one pass
+    ends = np.cumsum(np.bincount(replica + 1, minlength=replicas + 1))
+    return np.split(np.argsort(few, kind="stable"), ends)[1 : replicas + 1]

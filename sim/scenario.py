@@ -8,14 +8,29 @@ them as they are.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrate.kv_groups import KvGroup, token_count
 from calibrate.layout import ALL_TO_ALL, COLLECTIVES, NODE_GPUS, Layout
 from calibrate.link import LINKS
 from sim.fleet.router import meanings, name_of
-from sim.scaling import METRICS, MOST_PERCENT, RULES, Rule
+from sim.sections.autoscale import NEVER_SCALES as NEVER_SCALES
+from sim.sections.autoscale import SCHEDULE as SCHEDULE
+from sim.sections.autoscale import AutoscaleConfig as AutoscaleConfig
+from sim.sections.disaggregation import AFTER_PREFILL as AFTER_PREFILL
+from sim.sections.disaggregation import AT_ARRIVAL as AT_ARRIVAL
+from sim.sections.disaggregation import DisaggregationConfig as DisaggregationConfig
+from sim.sections.pool import PoolConfig as PoolConfig
+from sim.sections.shock import BURST as BURST
+from sim.sections.shock import CACHE_LOST as CACHE_LOST
+from sim.sections.shock import LONG_PROMPTS as LONG_PROMPTS
+from sim.sections.shock import REPLICA_DOWN as REPLICA_DOWN
+from sim.sections.shock import ROLLING as ROLLING
+from sim.sections.shock import SHOCKS as SHOCKS
+from sim.sections.shock import SLOW as SLOW
+from sim.sections.shock import SPOT as SPOT
+from sim.sections.shock import Shock as Shock
 from workloads.config import WorkloadConfig
 from workloads.limits import (
     BELOW_1,
@@ -26,7 +41,6 @@ from workloads.limits import (
     MAX_COUNT,
     MAX_KV_BLOCKS,
     MAX_REPLICAS,
-    MAX_SECONDS,
     MAX_SEED,
     MAX_STAGES,
     MAX_US,
@@ -48,8 +62,6 @@ from workloads.limits import (
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "mxfp4", "nvfp4", "fp32")
 MAX_DRAFT = 64  #: tokens of a draft
 KV_DTYPES = ("bf16", "fp16", "fp8", "fp32")
-SCALING_S = Limit(0.1, 86400, "0.1 to 86,400")
-CYCLE_S = Limit(1, MAX_SECONDS, f"1 to {MAX_SECONDS:g}")
 
 
 @dataclass(frozen=True)
@@ -213,9 +225,14 @@ class SchedulerConfig:
     )
     scheduler_policy: str = key(
         "fcfs",
-        "fcfs, priority (lower value first), or lpm: of the first 128 waiting the longest cached prefix, an experiment"
-        " that vLLM has no flag for",
-        choices=("fcfs", "priority", "lpm"),
+        "fcfs, priority (lower value first), or an experiment that vLLM has no flag for: lpm (of the first 128 waiting"
+        " the longest cached prefix) or vtc (the least served tenant first, docs/tenants.md)",
+        choices=("fcfs", "priority", "lpm", "vtc"),
+        engine="vllm",
+    )
+    tenant_weights: dict[str, float] = key(
+        {},
+        "scheduler_policy vtc: shares of tenants, or of each tenant of a class, by name; others have 1",
         engine="vllm",
     )
     watermark: float = key(0.0, "share of blocks kept free at admission", BELOW_1, engine="vllm")
@@ -435,6 +452,16 @@ class TierConfig:
         choices=("lru", "fifo", "lfu", "mru", "filo", "slru", "lruk"),
     )
     prefetch: bool = key(False, "load from it for the requests at the head of the queue, before they are admitted")
+    shared: bool = key(
+        False,
+        "one store for all replicas: each finds what any has written; the capacity is then of the store, bandwidth and"
+        " latency of each replica's link to it",
+    )
+    total_bandwidth_gb_per_s: float = key(
+        math.inf,
+        "of a shared one: what all replicas together load from it, GB/s, one load at a time; inf: no limit",
+        Limit(0, math.inf, "0 or more, or inf"),
+    )
 
 
 @dataclass(frozen=True)
@@ -487,162 +514,6 @@ class ClusterConfig:
         """A router's class, which only Python can give, becomes its name."""
         if not isinstance(self.router, str):
             object.__setattr__(self, "router", name_of(self.router))
-
-
-AT_ARRIVAL, AFTER_PREFILL = "at-arrival", "after-prefill"
-MAX_GB_PER_S = 1e6
-
-
-@dataclass(frozen=True)
-class DisaggregationConfig:
-    """Prefill and decode on different replicas (docs/disaggregation.md)."""
-
-    prefill_replicas: int = key(
-        0,
-        "of cluster.replicas, how many only prefill; the others decode what those have computed; 0: every replica does"
-        " both",
-        from_0(MAX_REPLICAS),
-    )
-    prefill_router: str | None = key(
-        None,
-        "who chooses among them, a router as of [cluster], whose router then chooses among the others; default: the"
-        " same one",
-    )
-    prefill_tensor_parallel: int | None = key(
-        None, "hardware.tensor_parallel of a replica that prefills; default: the same", from_1(NODE_GPUS)
-    )
-    prefill_profile: str | None = key(
-        None,
-        "hardware.profile of a replica that prefills; default: the same, or with hardware.gpu what is there for its"
-        " tensor_parallel",
-    )
-    prefill_max_num_batched_tokens: int | None = key(
-        None, "engine.max_num_batched_tokens of a replica that prefills; default: the same", TOKENS
-    )
-    prefill_kv_blocks: int | None = key(
-        None,
-        "engine.kv_blocks of a replica that prefills; default: the same, or where its GPUs differ what fits in their"
-        " memory",
-        from_1(MAX_KV_BLOCKS),
-    )
-    decode_chosen: str = key(
-        AT_ARRIVAL,
-        "when the decode replica of a request is chosen: at-arrival (as llm-d and vLLM's proxies) or after-prefill (as"
-        " Dynamo)",
-        choices=(AT_ARRIVAL, AFTER_PREFILL),
-    )
-    local_below: int = key(
-        0,
-        "the chosen decode replica computes a prompt itself that has fewer uncached tokens there; 0: never (with"
-        " at-arrival; llm-d's threshold)",
-        from_0(MAX_COUNT),
-    )
-    bandwidth_gb_per_s: float = key(
-        50.0,
-        "of each GPU's own NIC, GB/s (1e9 bytes): 50 is 400 Gbit/s used in full, as measured tuned; 14 was measured"
-        " untuned",
-        above_0(MAX_GB_PER_S),
-    )
-    latency_ms: float = key(0.5, "of every transfer, beside its bytes, milliseconds", MS)
-    descriptor_us: float = key(
-        4.0, "the reading replica's NIC, for each layer of each KV block, microseconds", from_0(MAX_US)
-    )
-    layerwise: bool = key(
-        False, "layers are sent while the prompt is computed; false: all of them after it (vLLM's NIXL connector)"
-    )
-    handoff_ms: float = key(
-        0.0, "from the end of a prefill until its request is with the decode replica (the proxy), milliseconds", MS
-    )
-
-    @property
-    def on(self) -> bool:
-        return self.prefill_replicas > 0
-
-
-NEVER_SCALES, SCHEDULE = "none", "schedule"
-
-
-@dataclass(frozen=True)
-class AutoscaleConfig:
-    rule: str = key(
-        NEVER_SCALES,
-        "none (all replicas, always), schedule (a table of times and replicas), or what scales by metrics, with the"
-        " defaults of: hpa (Kubernetes; give it a target), llm-d, llm-d-tokens, production-stack, ray-serve, knative,"
-        " slo (TTFT; its target is [slo] ttft_s)",
-        choices=(NEVER_SCALES, SCHEDULE, *RULES),
-    )
-    metric: str | None = key(
-        None,
-        "what is held against the target, a replica: requests (running and waiting), running, waiting, kv (share of KV"
-        " memory in use), tokens (llm-d's token-aware rule), ttft (seconds); default: the rule's",
-        choices=METRICS,
-    )
-    target: float | None = key(None, "its target; default: the rule's", above_0(1e9))
-    min_replicas: int = key(1, "fewest replicas; the most are cluster.replicas", from_1(MAX_REPLICAS))
-    period_s: float | None = key(None, "seconds between two decisions (15)", SCALING_S)
-    scrape_s: float | None = key(None, "seconds between two looks at the metrics (15)", SCALING_S)
-    delay_s: float = key(0.0, "how old metrics are when a decision sees them, seconds", FROM_SECOND_0)
-    lookback_s: float | None = key(None, "metrics are means over as long; 0: the last look (0)", FROM_SECOND_0)
-    tolerance: float | None = key(
-        None, "nothing changes while metric / target is so close to 1 (0.1)", Limit(0, 1, "0 to 1")
-    )
-    up_wait_s: float | None = key(None, "up to the lowest number asked for in so many seconds (0)", FROM_SECOND_0)
-    down_wait_s: float | None = key(
-        None, "down to the highest number asked for in so many seconds (300)", FROM_SECOND_0
-    )
-    up_percent: float | None = key(
-        None, "at most so many per cent more a decision, or up_replicas (100)", from_0(MOST_PERCENT)
-    )
-    up_replicas: int | None = key(None, "at most so many more a decision, or up_percent (4)", from_1(MAX_REPLICAS))
-    down_replicas: int | None = key(None, "at most so many fewer, and then none for down_wait_s", from_1(MAX_REPLICAS))
-    prefill_tokens_per_s: float | None = key(
-        None, "metric tokens: prompt tokens a second of one replica, computed alone", above_0(1e9)
-    )
-    start_s: float | None = key(
-        None,
-        "seconds from the start of a replica until it takes requests; default: boot_s and its weights at load_gb_per_s",
-        FROM_SECOND_0,
-    )
-    boot_s: float = key(
-        146.0,
-        "of a start: process, imports, initialisation and graphs (146: Qwen3-32B, vLLM, one H100; without image pull"
-        " and node)",
-        FROM_SECOND_0,
-    )
-    load_gb_per_s: float = key(
-        0.5,
-        "of a start: GB (1e9 bytes) of weights a second (0.5: the same measurement, 65.5 GB in 130 s)",
-        above_0(1e6),
-    )
-    grace_s: float | None = key(
-        None,
-        "a replica that is too much drains for at most so long, then its requests begin again elsewhere; default: until"
-        " they are served",
-        FROM_SECOND_0,
-    )
-    times_s: tuple[float, ...] = key(
-        (),
-        "schedule: when a number begins, seconds of the clock that the mix follows, else after the warm-up; ascending"
-        " from 0",
-    )
-    replicas: tuple[int, ...] = key((), "schedule: the number from each of times_s on")
-    cycle_s: float = key(86400.0, "schedule: after how long it repeats", CYCLE_S)
-
-    @property
-    def scales(self) -> bool:
-        return self.rule != NEVER_SCALES
-
-    def as_rule(self) -> Rule:
-        """The named rule with what is set of it."""
-        given = {name: value for name in Rule._fields if (value := getattr(self, name, None)) is not None}
-        return RULES[self.rule]._replace(**given)
-
-    def filled(self) -> AutoscaleConfig:
-        """With the named rule's value of every key that is left open."""
-        if self.rule not in RULES:
-            return self
-        own = {name: value for name, value in self.as_rule()._asdict().items() if hasattr(self, name)}
-        return replace(self, **own)
 
 
 @dataclass(frozen=True)
@@ -712,85 +583,25 @@ class CostConfig:
     )
 
 
-BURST, CACHE_LOST, REPLICA_DOWN, SLOW, LONG_PROMPTS, ROLLING, SPOT = SHOCKS = (
-    "burst",
-    "cache-lost",
-    "replica-down",
-    "slow-replica",
-    "long-prompts",
-    "rolling-restart",
-    "spot-loss",
-)
-
-
-@dataclass(frozen=True)
-class Shock:
-    """What happens to a fleet for a while."""
-
-    kind: str = key(
-        help="burst (size times the load), cache-lost (every replica starts again, empty), replica-down (down, and back"
-        " cold), slow-replica (steps take size times as long), long-prompts (a tenant's jobs of size tokens),"
-        " rolling-restart (one after the other drains and starts again, cold), or spot-loss (replicas are taken away at"
-        " random)",
-        choices=SHOCKS,
-    )
-    at_s: float = key(0.0, "when it begins, seconds after the warm-up", FROM_SECOND_0)
-    duration_s: float = key(
-        600.0,
-        "how long it lasts; of cache-lost how long a start takes; of rolling-restart all replicas together",
-        FROM_SECOND_0,
-    )
-    size: float | None = key(
-        None,
-        "burst: times the load (2); slow-replica: times the step time (3); long-prompts: tokens of a prompt (100,000)",
-        above_0(MAX_COUNT),
-    )
-    replicas: int = key(
-        1, "replica-down and slow-replica: how many, the last ones; all where there are fewer", from_1(MAX_REPLICAS)
-    )
-    load_s: float = key(
-        60.0,
-        "replica-down, rolling-restart and spot-loss: seconds from a start until it takes requests, cold; with"
-        " [autoscale] its start_s",
-        FROM_SECOND_0,
-    )
-    rate: float = key(0.1, "long-prompts: jobs a second", RATE)
-    losses_per_hour: float = key(1.0, "spot-loss: of each replica that is up, a Poisson process", above_0(3600))
-    notice_s: float = key(
-        30.0,
-        "rolling-restart and spot-loss: for so long it drains, then what it has begins again elsewhere; 0: a failure",
-        FROM_SECOND_0,
-    )
-    away_s: float = key(600.0, "spot-loss: seconds from its end until another one in its place starts", FROM_SECOND_0)
-    of: str = key("", "burst: the class of the mix that comes more often; empty: all of them")
-
-    def unread(self) -> str:
-        """A key that is given and that this kind has not; "" where there is none."""
-        own = {
-            BURST: ("size", "of"),
-            CACHE_LOST: (),
-            REPLICA_DOWN: ("replicas", "load_s"),
-            SLOW: ("size", "replicas"),
-            LONG_PROMPTS: ("size", "rate"),
-            ROLLING: ("load_s", "notice_s"),
-            SPOT: ("load_s", "losses_per_hour", "notice_s", "away_s"),
-        }[self.kind]
-        always = ("kind", "at_s", "duration_s")
-        others = (f for f in fields(self) if f.name not in (*always, *own))
-        return next((f.name for f in others if getattr(self, f.name) != f.default), "")
-
-    @property
-    def how_much(self) -> float:
-        """Its size, or the default of its kind."""
-        return {BURST: 2.0, SLOW: 3.0, LONG_PROMPTS: 100_000.0}.get(self.kind, 0.0) if self.size is None else self.size
-
-
 @dataclass(frozen=True)
 class PlanConfig:
     recover: bool = key(True, "kvcast plan asks a fleet to come back to its target after a burst, not only to hold it")
     burst_size: float = key(2.0, "times the load of that burst", Limit(1.01, 1000, "1.01 to 1,000"))
     burst_s: float = key(600.0, "how long it lasts", SECONDS)
     recover_within_s: float = key(1800.0, "the time in which it must be back, seconds after the burst", SECONDS)
+    routers: tuple[str, ...] = key(
+        ("least-loaded", "session-affinity", "session-hash", "llm-d-approx", "llm-d-precise"),
+        "what kvcast plan tries in place of cluster.router, with the fleet it found and with fewer GPUs; []: none",
+    )
+    splits: bool = key(
+        False,
+        "kvcast plan tries the same replicas split into prefill and decode, in eighths ([disaggregation] has the link)",
+    )
+    pools: bool = key(
+        False,
+        "kvcast plan looks for the cheapest mix of the [[pool]] tables, at most so many replicas of each as they say"
+        " (docs/mixed-fleets.md)",
+    )
 
 
 @dataclass(frozen=True)
@@ -811,21 +622,36 @@ class Scenario:
     cost: CostConfig = field(default_factory=CostConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
+    pool: tuple[PoolConfig, ...] = key(
+        (), "[[pool]] tables: replicas that are not alike behind one router (docs/mixed-fleets.md)"
+    )
     shock: tuple[Shock, ...] = key((), "[[shock]] tables: what happens to the fleet meanwhile (docs/resilience.md)")
 
     @property
     def gpus(self) -> int:
         """GPUs of the fleet."""
+        if self.pool:
+            return sum(pool.replicas * gpus for pool, gpus in zip(self.pool, self.gpus_of_pools, strict=True))
         pools, hardware = self.disaggregation, self.hardware
         width = pools.prefill_tensor_parallel or hardware.tensor_parallel
         prefill_gpus = hardware.gpus // hardware.tensor_parallel * width
         return hardware.gpus * (self.cluster.replicas - pools.prefill_replicas) + prefill_gpus * pools.prefill_replicas
 
     @property
+    def replicas(self) -> int:
+        """Of the fleet, all pools together."""
+        return sum(pool.replicas for pool in self.pool) or self.cluster.replicas
+
+    @property
+    def gpus_of_pools(self) -> list[int]:
+        """GPUs of a replica of each [[pool]]."""
+        return [replace(self.hardware, **pool.hardware).gpus for pool in self.pool]
+
+    @property
     def gpus_per_replica(self) -> float:
         """GPUs of a replica; in pools of different widths their mean."""
-        whole, rest = divmod(self.gpus, self.cluster.replicas)
-        return whole if not rest else self.gpus / self.cluster.replicas
+        whole, rest = divmod(self.gpus, self.replicas)
+        return whole if not rest else self.gpus / self.replicas
 
 
 @dataclass(frozen=True)
@@ -840,6 +666,8 @@ class TierParams:
     write: str = "on-evict"
     policy: str = "lru"
     prefetch: bool = False
+    shared: bool = False  #: one store for all replicas
+    total_bytes_s: float = math.inf  #: of its loads together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -873,6 +701,11 @@ class EngineParams(SchedulerConfig):
         object.__setattr__(self, "kv_groups", tuple(KvGroup(*group) for group in self.kv_groups))
         if isinstance(self.speculative, tuple):  # as files have it
             object.__setattr__(self, "speculative", Speculation(*self.speculative))
+
+    @property
+    def shares_tiers(self) -> bool:
+        """Whether replicas have a cache tier together."""
+        return any(tier.shared for tier in self.tiers)
 
     @property
     def hit_block(self) -> int:

@@ -19,7 +19,7 @@ from calibrate.latency import StepTime
 from sim.alone import prefill_alone
 from sim.engine import Common, Engine
 from sim.engines import client_problems, engine_of, having
-from sim.fleet.apart import may_be_apart, places, run_apart
+from sim.fleet.apart import Copies, may_be_apart, places, run_apart
 from sim.fleet.arrivals import Arrivals
 from sim.fleet.clients import Clients
 from sim.fleet.clock import Clock
@@ -28,6 +28,8 @@ from sim.fleet.fleet import Fleet
 from sim.fleet.gate import Gate
 from sim.fleet.hopeless import Hopeless
 from sim.fleet.kv_events import check as check_events
+from sim.fleet.mixed import Mixed, mixed_front
+from sim.fleet.mixed import check as check_mixed
 from sim.fleet.oracle import Oracle
 from sim.fleet.pools import PooledCluster, Pools, pooled
 from sim.fleet.pools import check as check_pools
@@ -42,6 +44,7 @@ from sim.fleet.warm import CacheState, restore
 from sim.front_end import FrontEnd
 from sim.kvcache.chains import Paths
 from sim.kvcache.policies import POLICIES
+from sim.kvcache.store import stores_of
 from sim.log import RequestLog
 from sim.recording import Recording
 from sim.scenario import ClientConfig, EngineParams
@@ -78,6 +81,8 @@ def run(
     pools: Pools | None = None,
     kv_event_delay_s: float = 0.0,
     explain_routing: bool = False,
+    mixed: Mixed | None = None,
+    copies: Copies | None = None,
 ) -> Recording:
     """Simulate; deterministic for a given workload, parameters and seed.
 
@@ -93,8 +98,11 @@ def run(
     with each other (sim.fleet.apart), with the same result. pools: the first of the replicas only prefill, the others
     have `params` and `step_time` (sim.fleet.pools). kv_event_delay_s: how late routers that ask caches know of a change
     (sim.fleet.kv_events; such a run is simulated step by step). explain_routing notes what requests met
-    (Recording.routed). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request, tokens)],
-    retracted, tokens evicted, available, evictable and protected at the end of the step, waiting)."""
+    (Recording.routed). mixed: replicas of several kinds, of the first of which `params` and `step_time` are
+    (sim.fleet.mixed). copies: of this process, which simulate replicas that have nothing to do with each other, with
+    the same result (sim.fleet.apart.Copies). With SGLang's semantics a row of step_log is (replica, start_s, P or D,
+    [(request, tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step,
+    waiting)."""
     engine = engine_of(params)
     engine.check(params, record_cache)
     _check_speculation(params, engine, oracle)
@@ -122,43 +130,64 @@ def run(
                 "[run] explain_routing": explain_routing,
             }
         )
+    if mixed is not None:
+        _check_mixed(
+            mixed,
+            engine,
+            replicas,
+            {
+                "processes, shocks or [autoscale]": bool(processes),
+                "[disaggregation]": pools is not None,
+                "an optimum or an oracle": record_cache or oracle,
+                "a saved cache to begin with, or to keep": warm is not None or on_end is not None,
+                "[run] explain_routing": explain_routing,
+            },
+        )
+        for kind in mixed.kinds:
+            engine.check(kind.params, record_cache)
     asks = asks or (pools is not None and find_router(pools.router).reads_caches)
     if asks and kv_event_delay_s:
         check_events(params, warm is not None)
-    log = RequestLog(workload, len(params.tiers), FrontEnd.of(params) is not None)
+    log = RequestLog(workload, len(params.tiers), FrontEnd.of(params) is not None, shared=copies is not None)
     paths = Paths(workload, params.hit_block, chains=engine.walks_chains(params))
     prefill_s = prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s)
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
     common = Common(params, workload, step_time, log, paths, seed, replicas * params.ranks, prefill_s, cache_events)
+    common.stores = stores_of(params.tiers)
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     fleet = Fleet(engine, common, Arrivals(workload), until_arrival_s, on_clock, fast_forward, life, step_log)
     fleet.kv_event_delay_s = kv_event_delay_s if asks and not oracle else 0.0
 
+    def stream() -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
+
     def routing() -> Router:
         if oracle:
             return Oracle(params, step_time, log)
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
+        rng = stream()
         made = make_router(router, rng, workload)
         return Explained(made) if explain_routing and explains(made) else made
 
-    given = (hopeless, warm, client, shed_over, step_log, on_end, pools)
+    given = (hopeless, warm, client, shed_over, step_log, on_end, pools, mixed)
     of_all = oracle or record_cache or bool(processes) or any(one is not None for one in given)
     if apart and replicas > 1 and not of_all and may_be_apart(find_router(router), workload, params):
         place = places(fleet, routing(), replicas)
         if place is not None:
             with _quiet_gc():
-                left, end_s = run_apart(fleet, place, replicas, horizon_s)
+                left, end_s = run_apart(fleet, place, replicas, horizon_s, copies if life is None else None)
             return recorded(engine, params, log, left, end_s, life)
     env = Clock()
+    beside: dict[str, Any] = {
+        "clients": None if client is None else Clients(env, log, client, seed),
+        "gate": None if shed_over is None else Gate(workload, shed_over, sessions_first),
+    }
     if pools is not None:
         cluster: Cluster = pooled(fleet, env, routing(), pools, seed, replicas)
+    elif mixed is not None:
+        rng, any_list = stream(), find_router(router).any_list
+        cluster = mixed_front(fleet, env, lambda: make_router(router, rng, workload), any_list, mixed, **beside)
     else:
-        cluster = fleet.front(
-            env,
-            routing(),
-            clients=None if client is None else Clients(env, log, client, seed),
-            gate=None if shed_over is None else Gate(workload, shed_over, sessions_first),
-        )
+        cluster = fleet.front(env, routing(), **beside)
         cluster.replicas += fleet.replicas(cluster, range(replicas))
     if hopeless is not None:
         cluster.watch(hopeless.every, lambda now_s: hopeless.look(now_s, log, cluster.replicas))
@@ -178,6 +207,8 @@ def run(
     left = [Left.of(replica) for replica in cluster.replicas]
     handed = cluster.columns() if isinstance(cluster, PooledCluster) else None
     recording = recorded(engine, params, log, left, env.now, life, cache_events, cluster.clients, handed)
+    if mixed is not None:
+        recording = replace(recording, kv_blocks_each=tuple(r.scheduler.cache.total for r in cluster.replicas))
     if isinstance(cluster.router, Explained):
         recording = replace(recording, routed=cluster.router.routed())
     return replace(recording, **_fleet_columns(cluster)) if processes else recording
@@ -236,6 +267,15 @@ def _check_beside_pools(wanted: dict[str, bool]) -> None:
     for what, wrong in wanted.items():
         if wrong:
             raise InputError(f"[disaggregation] with {what}: not simulated together, expected a run without one")
+
+
+def _check_mixed(mixed: Mixed, engine: Engine, replicas: int, wanted: dict[str, bool]) -> None:
+    check_mixed(mixed, engine)
+    if mixed.replicas != replicas:
+        raise InputError(f"[[pool]] replicas: {mixed.replicas} together, expected {replicas} as of the run")
+    for what, wrong in wanted.items():
+        if wrong:
+            raise InputError(f"[[pool]] with {what}: not simulated together, expected a run without one")
 
 
 def _check_client(client: ClientConfig, params: EngineParams, record_cache: bool) -> None:

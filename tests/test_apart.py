@@ -5,13 +5,20 @@ python -m pytest tests/test_apart.py
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
+import signal
+import sys
+from collections.abc import Callable
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kvcast import api, load_scenario, text
+from kvcast.pools.beside import copies, cores_free
 from sim.fleet import apart
 from sim.fleet.hopeless import Hopeless
 from sim.recording import Recording
@@ -19,7 +26,9 @@ from sim.scenario import ClientConfig, EngineParams, RunConfig, SloConfig, Specu
 from sim.simulate import run
 from tests.worlds import LinearSteps, UnitSteps, random_workload
 from workloads.columns import PrefixTree, Workload
+from workloads.errors import InputError
 
+linux = pytest.mark.skipif(sys.platform != "linux", reason="a process is copied where the system can")
 STEPS = ("end_s", "duration_s", "coverage", "n_decode", "prefill_tokens")
 SAMPLES = ("t_s", "blocks_in_use", "blocks_cached_idle", "running", "waiting")
 
@@ -124,6 +133,68 @@ def test_apart_is_together(seed: int) -> None:
     one, other, alone = both(given)
     assert alone == given["replicas"]
     same(one, other)
+
+
+@linux
+@pytest.mark.parametrize("seed", range(0, 30, 3))
+def test_in_copies_of_this_process_is_together(seed: int) -> None:
+    given = {**world(seed), "record_life": False}
+    one, other = run(**given, copies=copies(2)), run(**given, apart=False)
+    same(one, other)
+    assert (one.notes, one.gaps_request.tolist()) == (other.notes, run(**given).gaps_request.tolist())
+
+
+FLEET: dict = {
+    "workload": random_workload(4, 1500, rate=100.0),
+    "params": EngineParams(kv_blocks=2000),
+    "step_time": LinearSteps(),
+    "replicas": 3,
+    "router": "session-hash",
+}
+
+
+@linux
+def test_copies_are_at_work_and_their_progress_is_told() -> None:
+    told: list[float] = []
+    here = run(**FLEET, copies=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apart, "_chunk", chunk_elsewhere(os.getpid(), apart._chunk))
+        rec = run(**FLEET, copies=copies(2), on_clock=lambda now_s, share: told.append(share))
+    same(rec, here)
+    assert len(told) == 3
+    assert told == sorted(told)
+    assert told[-1] == pytest.approx(((rec.status == 0).sum() + len(rec.status)) / (2 * len(rec.status)))
+
+
+def chunk_elsewhere(here: int, chunk: Callable, otherwise: Callable[[], object] = lambda: None) -> Callable:
+    def checked(*given: Any) -> Any:
+        assert os.getpid() != here
+        if given[-1].start == 1:
+            otherwise()
+        return chunk(*given)
+
+    return checked
+
+
+@linux
+def test_a_copy_that_is_killed_is_one_line_and_what_goes_wrong_in_one_is_raised_here() -> None:
+    def fails() -> None:
+        raise ValueError("no such thing")
+
+    for otherwise, error, words in (
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), InputError, r"part of the fleet was ended \(by signal 9\); exp"),
+        (fails, ValueError, "no such thing"),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(apart, "_chunk", chunk_elsewhere(os.getpid(), apart._chunk, otherwise))
+            with pytest.raises(error, match=words):
+                run(**FLEET, copies=copies(2))
+        assert not multiprocessing.active_children()
+
+
+def test_one_core_needs_no_copies() -> None:
+    assert copies(1) is None
+    assert cores_free() >= 1
 
 
 SESSIONS = within_sessions(random_workload(4, 90, closed=True))

@@ -28,6 +28,7 @@ from kvcast.scenario.autoscale import warm_note
 from kvcast.scenario.toml import dumps
 from kvcast.store.simulations import Lab
 from kvcast.studies import compare
+from kvcast.studies.explain import explain
 from sim.fleet.autoscaler import autoscaler
 from sim.fleet.shocks import processes_of
 from sim.measure.report import build_report
@@ -467,6 +468,22 @@ def test_a_month_is_not_told_of_a_window_with_a_loss() -> None:
     found = api.simulate(scenario_from_doc(given)).summary
     assert found["replicas_held"] < SMALL["cluster"]["replicas"]
     assert found["cost"]["at_offered"]["usd_per_month"] is None
+    calm = api.simulate(scenario_from_doc({**given, "shock": []})).summary["cost"]["at_offered"]
+    assert found["cost"]["at_offered"]["usd_per_request"] == calm["usd_per_request"], "the whole fleet is paid for"
+
+
+def test_what_a_fleet_that_scales_costs_is_not_told_of_a_window_with_a_loss() -> None:
+    own = {**SMALL["autoscale"], "rule": "schedule"}
+    given = {**SMALL, "autoscale": own, "shock": [{"kind": "replica-down", "duration_s": 100.0}]}
+    assert set(api.simulate(scenario_from_doc(given)).summary["cost"]["at_offered"].values()) == {None}
+
+
+def test_a_fleet_that_scales_or_fails_is_explained_without_an_optimum() -> None:
+    lost = {**SMALL, "autoscale": {"rule": "none"}, "shock": [{"kind": "replica-down", "duration_s": 100.0}]}
+    for given in ({**SMALL, "autoscale": {**SMALL["autoscale"], "rule": "schedule"}}, lost):
+        found = explain(scenario_from_doc(given), causes=0)
+        assert found["evicted_split"] is None
+        assert found["prompt_tokens"] > found["prefix_hit_tokens"] > 0
 
 
 @pytest.mark.parametrize(

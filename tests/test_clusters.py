@@ -72,9 +72,11 @@ def dask_cluster(folder: Path) -> Iterator[str]:
     if not os.environ.get("KVCAST_CLUSTERS"):
         pytest.skip(f"{NO_CLUSTER}KVCAST_CLUSTERS is not set (make test-clusters)")
     distributed = pytest.importorskip("distributed", reason=f"{NO_CLUSTER}dask")
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(folder / "dask")
-    ) as cluster:
+    options = {"threads_per_worker": 1, "dashboard_address": None, "local_directory": str(folder / "dask")}
+    with (  # a busy machine starts them slowly
+        pytest.importorskip("dask").config.set({"distributed.comm.timeouts.connect": "180s"}),
+        distributed.LocalCluster(n_workers=2, death_timeout=180, **options) as cluster,
+    ):
         yield cluster.scheduler_address
 
 
@@ -93,7 +95,7 @@ def ray_cluster(folder: Path) -> Iterator[str]:
         with said.open("w") as out:
             head = subprocess.Popen([*command, *options, *quiet], stdout=out, stderr=out)
         try:
-            until_s = time.monotonic() + 60
+            until_s = time.monotonic() + 180
             while "Ray runtime started" not in said.read_text():
                 assert head.poll() is None, said.read_text()
                 assert time.monotonic() < until_s, said.read_text()
@@ -179,8 +181,9 @@ def test_a_sweep_has_the_bytes_of_one_process_though_a_worker_was_killed(
         sweep(small, GRID, tmp_path / "there", jobs=there)
         assert flag.exists()
         said = capsys.readouterr().err.splitlines()
-        assert len(said) == 1, said
-        assert said[0].endswith(("what it had begun is begun again", "its run is begun again"))
+        told = [line for line in said if line.endswith(("what it had begun is begun again", "its run is begun again"))]
+        assert len(told) == 1, said
+        assert all(line.startswith("kvcast: ") for line in said), said  # a slow start: no worker is there, waiting
         assert sweep(small, GRID, tmp_path / "there", jobs=there).reused == 4
     assert bytes_of(tmp_path / "there") == alone[0]
 

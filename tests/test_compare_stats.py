@@ -171,3 +171,19 @@ def test_other_requests_are_not_paired(doc):
     other = compare.as_document(results)["variants"][1]["vs_first"]["mean_ttft_ms"]
     assert other["shown"] is None
     assert "other requests" in other["note"]
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "show", "told"),
+    [
+        (0.28, 5.51e-6, text.usd, "$0.28 ± $0.01"),
+        (0.0123, 0.00051, text.usd, "$0.0123 ± $0.0006"),
+        (1234.5, 12.345, text.usd, "$1,234.50 ± $12.35"),
+        (0.5, 0.0, text.usd, "$0.50 ± $0.00"),
+        (1.3, 0.004, text.seconds, "1.30 s ± 4.00 ms"),
+        (1e-4, 4e-6, text.seconds, "0.100 ms ± 0.004 ms"),
+        (0.1897, 0.004955, lambda x: f"{x:.4g}", "0.1897 ± 0.0050"),
+    ],
+)
+def test_half_of_an_interval_has_no_more_decimals_than_its_value(value, half, show, told):
+    assert text.plus_minus(show(value), half, show) == told

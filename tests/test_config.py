@@ -144,7 +144,7 @@ def test_dumps_round_trips_any_text_and_number(name, number, seed, flag, classes
         ("slo.attainment=95", "[slo] attainment = 95.0: expected above 0 and at most 1"),
         (
             "engine.scheduler_policy=fcf",
-            "[engine] scheduler_policy = 'fcf': expected one of fcfs, priority, lpm (did you mean fcfs?)",
+            "[engine] scheduler_policy = 'fcf': expected one of fcfs, priority, lpm, vtc (did you mean fcfs?)",
         ),
         ("engine.semantics=tgi", "[engine] semantics = 'tgi': expected one of vllm"),
         ("engine=3", "engine = 3: expected a table"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -293,7 +294,7 @@ LPM_JOINS |= {"closed": True, "seqs": 2, "budget": 6, "threshold": 0, "caching":
     budget=st.integers(4, 80),
     threshold=st.sampled_from([0, 0, 5]),
     caching=st.booleans(),
-    order=st.sampled_from(["fcfs", "priority", "lpm"]),
+    order=st.sampled_from(["fcfs", "priority", "lpm", "vtc"]),
     reserve=st.booleans(),
     rate=st.sampled_from([2.0, 20.0, 200.0]),
     asynchronous=st.booleans(),
@@ -319,6 +320,7 @@ def test_fast_forward_is_stepping(
 ):
     """Random scenarios, tight memory and budgets included: identical to the last bit, and the books balance."""
     w = random_workload(seed, closed=closed, rate=rate)
+    w = replace(w, tenant_id=w.priority, tenant_names=("a", "b", "c"))
     need = int(-(-(w.prompt_tokens + w.output_tokens).max() // block))
     params = EngineParams(
         kv_blocks=need + blocks,

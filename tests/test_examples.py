@@ -69,7 +69,11 @@ def test_every_scenario_file_is_tried_here():
     scenarios = {p.name for p in EXAMPLES.glob("*.toml")} - {
         "prices.toml"
     }  # what an API charges: tests/test_price_command.py
-    assert scenarios == {"claude_code.toml", "day.toml", "demo.toml", "mooncake.toml", "tenant_isolation.toml"}
+    assert scenarios == {
+        *("claude_code.toml", "day.toml", "demo.toml", "mooncake.toml", "tenant_isolation.toml"),
+        "plan_routers.toml",  # tests/test_fewer.py
+        *("mixed_fleet.toml", "shared_store.toml"),  # tests/test_mixed_scenarios.py, test_shared_tiers.py
+    }
 
 
 def test_demo_meets_its_target():

@@ -12,7 +12,7 @@ from kvcast import api
 from kvcast.config import override, scenario_from_doc
 from kvcast.scenario.toml import dumps
 from kvcast.studies.change import COSTS, FREE
-from kvcast.studies.levers import ADVICE, LEVERS, OVERLOAD, changes, without_changes
+from kvcast.studies.levers import ADVICE, LEVERS, OVERLOAD, ROUTER, SPLIT, changes, without_changes
 from sim.measure.causes import CAUSES
 from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, HardwareConfig, TierConfig
 from tests.test_explain import DOCUMENT, SYSTEM, scenario
@@ -60,7 +60,26 @@ def test_every_lever_changes_something_or_says_why_not_in_a_line() -> None:
 def test_the_table_names_each_lever_once_and_knows_its_purposes_and_costs() -> None:
     assert len({lever.name for lever in LEVERS}) == len(LEVERS)
     assert {lever.costs for lever in LEVERS} == set(COSTS)
-    assert {*PURPOSES} - {ADVICE, OVERLOAD} <= {*CAUSES, "evicted_policy", "evicted_memory"}
+    assert {*PURPOSES} - {ADVICE, OVERLOAD, ROUTER, SPLIT} <= {*CAUSES, "evicted_policy", "evicted_memory"}
+
+
+def test_the_longest_cached_prefix_goes_first_where_the_engine_has_that_order() -> None:
+    def tried(**engine: str) -> tuple[list, str | None]:
+        given = replace(scenario(engine=EngineConfig(**engine)), cache=CacheConfig())
+        name = "longest cached prefix first"
+        return [one for one in changes(OVERLOAD, given) if "lpm" in one.sets[0]], without_changes(OVERLOAD, given).get(
+            name
+        )
+
+    ((vllm,), none) = tried()
+    assert none is None
+    assert vllm.scenario.engine.scheduler_policy == "lpm"
+    assert vllm.costs == "engine", "vLLM has no flag for it"
+    ((sglang,), _) = tried(semantics="sglang")
+    assert sglang.scenario.engine.schedule_policy == "lpm"
+    assert sglang.costs == FREE
+    assert tried(scheduler_policy="priority") == ([], "scheduler_policy = 'priority' already")
+    assert tried(semantics="trtllm") == ([], "an order by cached prefix is of semantics = vllm or sglang")
 
 
 def test_advice_and_fixes_say_the_same_of_the_same_lever() -> None:

@@ -109,7 +109,7 @@ def test_no_larger_fleet_is_looked_for_where_attainment_no_longer_rises():
     """Just above the target from 4 replicas on, and never surely: four fleets are settled, not sixty."""
     fleet = settled_fleet(lambda n: 0.9 if n < 4 else 0.954)
     fleet.found = {0: Found(4, 4)}
-    fleet._settle()
+    fleet.settle()
     assert fleet.asked == [4, 5, 7, 11]
     assert (fleet.winner, fleet.flat) == (None, {0: (4, 11)})
     assert fleet.why_given_up(0) == "attainment does not rise from 4 to 11 replicas, settled: no larger fleet was"
@@ -120,7 +120,7 @@ def test_where_it_rises_the_fewest_replicas_that_meet_are_found(rises, needed):
     """By a replica each, from 4 on that attain the target and are not sure to."""
     fleet = settled_fleet(lambda n: round(0.95 + rises * (n - 3), 6))
     fleet.found = {0: Found(4, 4)}
-    fleet._settle()
+    fleet.settle()
     assert (fleet.replicas, fleet.flat) == (needed, {})
     assert fleet.asked[:4] == [4, 5, 7, 11], "strides double"
 
@@ -128,7 +128,7 @@ def test_where_it_rises_the_fewest_replicas_that_meet_are_found(rises, needed):
 def test_the_largest_fleet_that_is_allowed_is_looked_at():
     fleet = settled_fleet(lambda n: 0.96 if n == 6 else 0.955, most=6)
     fleet.found = {0: Found(4, 4)}
-    fleet._settle()
+    fleet.settle()
     assert (fleet.replicas, fleet.asked[:3]) == (6, [4, 5, 6])
 
 

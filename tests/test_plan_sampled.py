@@ -16,6 +16,7 @@ from kvcast.planner.reaching import _promising, recoverable
 from kvcast.planner.sampled import ENOUGH, brief, sampled
 from kvcast.planner.trials import Trial, Trials
 from kvcast.store.simulations import Lab
+from kvcast.studies.search import Found
 from sim.measure.verdict import MEETS, MISSES, ClassVerdict, Interval
 from sim.scenario import BURST, Shock
 from tests.plan_cases import ALONE, CHAT, scenario
@@ -166,6 +167,28 @@ def test_the_highest_load_that_comes_back_is_found_in_few_long_runs(back):
     assert {step for step, seeds in asked if seeds > 1} == {back, back - 1, back - 2}
 
 
+@pytest.mark.parametrize("edge", range(14))
+@pytest.mark.parametrize("late", [0.0, 0.5, 1.0], ids=["at once", "late by its load", "in time only"])
+def test_the_highest_load_that_is_back_is_found_however_long_it_takes(edge, late):
+    """Asked in a few runs, of which few do not come back."""
+    asked = []
+
+    def back_s(step):
+        asked.append(step)
+        return late * 60.0 * step / max(edge, 1) if step <= edge else None
+
+    assert recovery.highest_back(back_s, 13, 9, 60.0) == edge
+    assert len(asked) == len(set(asked)) <= 6
+    assert sum(step > edge for step in asked) <= 4
+
+
+def test_the_next_load_asked_is_far_above_one_that_is_back_soon_and_near_one_that_is_back_late():
+    for took_s, following in ((0.0, 13), (30.0, 11), (60.0, 10), (None, 4)):
+        asked = []
+        recovery.highest_back(lambda step: asked.append(step) or took_s, 13, 9, 60.0)  # noqa: B023
+        assert asked[:2] == [9, following]
+
+
 @pytest.mark.parametrize(
     ("edges", "holes", "found"),
     [((9, 9, 9), (), 9), ((9, 4, 6), (), 4), ((5, 9, 9), (), 5), ((9, 9, 0), (), 0), ((9, 9, 5), ((0, 5),), 4)],
@@ -181,8 +204,108 @@ def test_the_load_that_every_seed_comes_back_from(edges, holes, found, monkeypat
 
     monkeypatch.setattr(recovery, "recovered_s", lambda trials, step, seed, to_the_end=False: back_s(step, seed))
     judged = recovery.Recovery(SimpleNamespace(trials=SimpleNamespace(seeds=(0, 1, 2, 3))), back_s=[0.0])
-    monkeypatch.setattr(judged, "times_s", lambda step: [back_s(step, seed) for seed in judged.seeds])
-    loads = SimpleNamespace(trial=lambda step: SimpleNamespace(scenario=step))
+    monkeypatch.setattr(recovery, "all_of", lambda step: step)
+    part = lambda step: SimpleNamespace(scenario=step)  # noqa: E731
+    loads = SimpleNamespace(whole=lambda step: step, trial=part, scenario=scenario())
     assert judged.capacity(loads, SimpleNamespace(held=9)) == found
     assert len({one for one in asked if one[0] > edges[one[1]]}) <= 8, "runs that do not come back"
+    assert found < 9 or len(set(asked)) == 4, "one that is back at once a little below is asked at all it holds next"
     assert all(0 < step <= 9 for step, _ in asked), "it comes back from the load it has, and holds no more than 9"
+
+
+def test_every_replica_is_asked_after_the_warm_up_of_a_sample():
+    eight, two = fleet(8, 1200.0), fleet(2, 1200.0)
+    asked, sample = recovery.all_of(Trial(eight)), sampled(Trial(eight)).scenario
+    assert asked.cluster.replicas == 8 > sample.cluster.replicas
+    assert asked.workload.rate_scale == eight.workload.rate_scale
+    assert asked.run.warmup_s == sample.run.warmup_s < eight.run.warmup_s
+    assert recovery.all_of(Trial(two)) == sampled(Trial(two)).scenario, "a sample that has all of them"
+
+
+def test_the_last_seed_is_asked_of_every_replica(monkeypatch):
+    """Of the load that it recovers from: a sample of the fleet, and for the last seed all of it."""
+    asked = []
+    monkeypatch.setattr(
+        recovery, "recovered_s", lambda trials, part, seed, to_the_end: asked.append((seed, part, to_the_end)) or 0.0
+    )
+    monkeypatch.setattr(recovery, "all_of", lambda trial: f"all at {trial}")
+    judged = recovery.Recovery(SimpleNamespace(trials=SimpleNamespace(seeds=(0, 1, 2, 3))), back_s=[0.0])
+    part = lambda step: SimpleNamespace(scenario=f"a sample at {step}")  # noqa: E731
+    loads = SimpleNamespace(whole=lambda step: step, trial=part, scenario=scenario())
+    assert judged.capacity(loads, SimpleNamespace(held=3)) == 3
+    assert [one for one in asked if one[0] == 2] == [(2, "all at 3", True)] * 2
+    assert {(seed, part, end) for seed, part, end in asked if seed < 2} == {
+        (0, "a sample at 1", False),
+        (0, "a sample at 3", False),
+        (1, "a sample at 3", False),
+    }
+
+
+class Asked:
+    """A fleet whose search found one replica, and what is asked of it. It comes back with `back` replicas or more, and
+    meets its target with `meets`."""
+
+    most, winner = 8, 0
+
+    def __init__(self, back: int, meets: int, held: bool) -> None:
+        self.found, self.back, self.held, self.did = {0: Found(1, 1)}, back, held, []
+        self.trials = SimpleNamespace(seeds=(0, 1, 2))
+        self.answer = SimpleNamespace(meets=True)
+        self._meets = meets
+
+    @property
+    def replicas(self) -> int:
+        return self.found[0].fewest
+
+    def cost(self, i: int, n: int) -> int:
+        return n
+
+    def whole(self, i: int, n: int) -> SimpleNamespace:
+        return SimpleNamespace(scenario=n)
+
+    def holds(self, i: int, n: int) -> bool:
+        self.did.append(f"{n} holds?")
+        return self.held
+
+    def settle(self) -> None:
+        self.did.append("settled")
+        self.found[0] = Found(self._meets, self._meets)
+
+    def answer_with(self, i: int, n: int) -> None:
+        self.found[0] = Found(n, n)
+        self.did.append(f"the answer is {n}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "held", "fragile", "did"),
+    [
+        (Asked(3, 1, True), 1, {1, 2}, ["1 holds?", "the answer is 3"]),
+        (Asked(3, 2, False), 2, {2}, ["1 holds?", "settled", "the answer is 3"]),
+        (Asked(1, 1, True), 1, set(), ["settled", "the answer is 1"]),
+        (Asked(9, 1, True), 1, set(range(1, 9)), ["1 holds?", "the answer is 1"]),
+    ],
+    ids=["falls and holds", "falls and does not hold", "is back", "no fleet is back"],
+)
+def test_what_falls_in_its_first_burst_and_holds_until_then_is_not_settled(asked, held, fragile, did, monkeypatch):
+    """The larger one that comes back is; what does not hold by a second run is settled as ever."""
+    monkeypatch.setattr(recovery, "recovered_s", lambda trials, n, *_: 5.0 if n >= asked.back else None)
+    judged = recovery.Recovery(asked)
+    monkeypatch.setattr(judged, "times_s", lambda n: [5.0] if n >= asked.back else [None])
+    judged.enlarge()
+    assert (judged.held, asked.did) == (held, did)
+    assert {n for _, n in judged.fragile} <= fragile
+    assert held in {n for _, n in judged.fragile} or asked.back == held
+    assert judged.recovers == (asked.back < 9)
+
+
+@pytest.mark.parametrize(("seeds", "second"), [((4, 5, 6), 5), ((4,), 4)])
+@pytest.mark.parametrize("attains", [True, False])
+def test_a_fleet_holds_until_disturbed_where_a_second_run_of_all_of_it_says_so(seeds, second, attains):
+    found, asked = Fleet.__new__(Fleet), []
+    one = SimpleNamespace(attains=attains)
+    found.trials = SimpleNamespace(seeds=seeds, judge=lambda trials, seed: asked.append((trials, seed)) or [one])
+    found.judged, found._on_judged = {}, lambda i, n: None
+    found.whole = lambda i, n: (i, n)
+    assert found.holds(0, 2) == attains
+    assert asked == [([(0, 2)], second)]
+    assert found.judged == ({(0, 2): one} if attains else {})

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.signal import lfilter
 from scipy.stats import norm
 
+from sim.measure.quantiles import chi2, two_sided_normal, two_sided_t
 from sim.measure.verdict import (
     INTERVAL,
     MEETS,
@@ -287,3 +289,16 @@ def test_a_document_has_everything() -> None:
     assert made["word"] == MISSES
     assert made["classes"][0]["attainment"]["mean"] == 0.5
     assert set(made) == {"word", "reason", "class", "classes"}
+
+
+# -- quantiles ---------------------------------------------------------------------------------------------------------
+
+
+def test_quantiles_are_those_of_scipy_stats_to_the_bit() -> None:
+    for confidence in (0.5, 0.9, 0.95, 0.99, 0.999):
+        at = (1 + confidence) / 2
+        assert two_sided_normal(confidence) == stats.norm.ppf(at)
+        assert [two_sided_t(n, confidence) for n in range(2, 60)] == stats.t.ppf(at, np.arange(1, 59)).tolist()
+        freedom = [*range(1, 60), 2.5, 7.25, 1000]
+        assert [chi2(at, k) for k in freedom] == stats.chi2.ppf(at, freedom).tolist()
+    assert math.isnan(two_sided_t(1, 0.95))

@@ -105,6 +105,8 @@ class MixClass:
     tenants: int = key(1, "number of tenants the sessions are spread over, evenly")
     isolation: bool = key(False, "tenants share nothing (a cache salt each)")
     priority: int = key(0, "scheduler priority, lower is served earlier")
+    model: str = key("", "the model that it asks for: only [[pool]] tables with this one serve it; empty: any")
+    pool: str = key("", "the [[pool]] that serves it, by name; empty: any")
     slo_class: str = key("", "which [slo.classes] limits apply; empty: the default ones")
 
 

@@ -43,7 +43,12 @@ def power(base: np.ndarray | float, exponent: np.ndarray | float) -> np.ndarray:
 
 def total(x: np.ndarray) -> float:
     """Sum of x, [n]."""
-    return math.fsum(float(x[at : at + AT_ONCE].sum()) for at in range(0, len(x), AT_ONCE))
+    return total_of(lambda part: x[part], len(x))
+
+
+def total_of(x: Callable[[slice], np.ndarray], n: int) -> float:
+    """The same of x that is made a part at a time, [n] in all."""
+    return math.fsum(float(x(slice(at, min(at + AT_ONCE, n))).sum()) for at in range(0, n, AT_ONCE))
 
 
 def mean(x: np.ndarray) -> float:
@@ -53,5 +58,10 @@ def mean(x: np.ndarray) -> float:
 
 def std(x: np.ndarray) -> float:
     """Standard deviation of the population, of x [n] of at least one."""
-    apart = x - mean(x)
-    return math.sqrt(mean(apart * apart))
+    middle = mean(x)
+
+    def squares(part: slice) -> np.ndarray:
+        apart = x[part] - middle
+        return apart * apart
+
+    return math.sqrt(total_of(squares, len(x)) / len(x))

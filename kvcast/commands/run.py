@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from kvcast import api, config, text
-    from kvcast.pools.beside import beside
+    from kvcast.pools.beside import beside, copies, cores_free
     from kvcast.store import runs
     from kvcast.studies import own_cost
     from kvcast.trust.model_error import judged, scaled
@@ -163,10 +163,11 @@ def run(args: argparse.Namespace) -> int:
             f"simulating {len(prepared.workload):,} requests{', and again with the prefix cache off' * again}"
         )
         off = api.without_cache(prepared)
-        twin = lambda: replace(api.run(off).report, steps=[])  # noqa: E731
+        many = {} if cost is None else {"copies": copies(cores_free())}  # of a small run they cost more than they bring
+        twin = lambda: replace(api.run(off, **many).report, steps=[])  # noqa: E731
         if again and cost is None:  # a large run has the memory of one
             twin = beside(twin)
-        result = api.run(prepared, on_clock=text.clock("simulating", 0, 1), record_cache=args.optimum, **caches)
+        result = api.run(prepared, on_clock=text.clock("simulating", 0, 1), record_cache=args.optimum, **caches, **many)
         baseline = None
         ends = None
         if result.report.summary["verdict"] is not None and not args.no_model_error:

@@ -104,8 +104,11 @@ def marked(figure: go.Figure, document: Document) -> go.Figure:
         told = {"text": row["kind"], "font": {"size": 11}}
         if row["lasts_s"]:
             figure.add_vrect(x0=start_s, x1=stop_s, fillcolor=VERMILLION, opacity=0.18, line_width=0, layer="below")
-        figure.add_vline(
-            x=start_s, line={"color": VERMILLION, "width": 1.5}, annotation=told, annotation_position="top right"
+        figure.add_vline(  # under the words of the warm-up, which are wider than it on a narrow page
+            x=start_s,
+            line={"color": VERMILLION, "width": 1.5},
+            annotation={**told, "yshift": -14},
+            annotation_position="top right",
         )
         if row["recovered_s"] is not None:
             figure.add_vline(

@@ -188,7 +188,7 @@ def by_replica(counts: Columns) -> go.Figure:
             z=running,
             zmin=0,
             colorscale=[[0, "rgba(0,114,178,0.06)"], [1, BLUE]],  # pale on light and on dark
-            colorbar={"title": {"text": "running"}, "thickness": 12, "dtick": max(1, int(running.max(initial=0)) // 4)},
+            colorbar={"title": {"text": "running"}, "thickness": 12, "dtick": max(1, int(running.max(initial=0)) // 2)},
             hovertemplate="%{y}, %{x:.4g} s: %{z} running<extra></extra>",
         )
     )

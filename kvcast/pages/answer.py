@@ -96,6 +96,8 @@ def advice(plan: Document, apply: Apply) -> None:
             width="stretch",
             help=plain(f"make this change and run it: {', '.join(change['set']) or change['change']}"),
         )
+    for line in words.sentences(dict(plan)):
+        st.caption(plain(f"{line[:1].upper()}{line[1:]}."))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def plots(run: Run) -> None:
     """An unstable run shows its queue first: that is what is wrong with it."""
     s = run.summary
     finite = "Unstable: these distributions only say how long this run was." if s["stable"] is False else ""
-    drawn = _drawn(_name(run), run)
+    drawn = _drawn(run)
     captions = {"ttft": finite, "tpot": finite, "hit_rate": f"Counting rule: {s['counting_rule']}."}
     rows: list[tuple[str, ...]] = [("ttft", "tpot"), ("ttft_time", "tpot_time"), ("kv", "hit_rate")]
     rows += [("queue", "replica_load"), *([("fleet",)] if "fleet" in drawn else [])]
@@ -148,23 +148,33 @@ def plots(run: Run) -> None:
             plot(place, drawn[term], TERMS[term], captions.get(term, ""))
 
 
+def _drawn(run: Run) -> dict[str, Any]:
+    """The figures by their term."""
+    measured = f"{run.folder} {run.info['written_at']} {run.summary.get('shocks')}"  # whose ends limits decide
+    return _judged(_name(run), run) | _measured(measured, run)
+
+
 @st.cache_data(max_entries=16, show_spinner=False)
-def _drawn(name: str, _run: Run) -> dict[str, Any]:
-    """The figures by their term. Kept: with a million requests, reading columns takes longer than a change of settings
-    may."""
-    s, drawn, timeline = _run.summary, _run.aggregates, _run.tables["timeline"]
+def _judged(name: str, _run: Run) -> dict[str, Any]:
+    """Those that show limits, targets or what they decide."""
+    return {one: figures.latency_cdf(_run.summary, _run.aggregates, one) for one in ("ttft", "tpot")}
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _measured(name: str, _run: Run) -> dict[str, Any]:
+    """Those that no limit or price changes. Kept: with a million requests, reading columns takes longer than a change
+    of settings may."""
+    s, timeline, requests = _run.summary, _run.tables["timeline"], _run.tables["requests"]
     over_time = {
         "kv": figures.kv_occupancy(s, timeline),
         "hit_rate": figures.hit_rate(s, timeline),
         "queue": figures.queue(timeline),
         **({"fleet": figures.replicas_over_time(timeline)} if "fleet" in s else {}),
-        **{f"{one}_time": figures.latency_over_time(_run.tables["requests"], one) for one in ("ttft", "tpot")},
+        **{f"{one}_time": figures.latency_over_time(requests, one) for one in ("ttft", "tpot")},
     }
     return {
-        "ttft": figures.latency_cdf(s, drawn, "ttft"),
-        "tpot": figures.latency_cdf(s, drawn, "tpot"),
         **{term: figures.marked(one, s) for term, one in over_time.items()},
-        "replica_load": figures.replica_load(s, _run.tables["requests"]),
+        "replica_load": figures.replica_load(s, requests),
     }
 
 

@@ -113,7 +113,8 @@ def _window(run: Run, end_s: float, places: Sequence[Jump]) -> tuple[float, floa
         state["timeline.run"] = str(run.folder)
         first = places[0] if places else Jump("", "", 0.0, min(30.0, end_s))
         _go(first.start_s, first.end_s)
-    left, right, back, on, near, far = st.columns([2, 2, 1, 1, 1, 1], vertical_alignment="bottom")
+    left, right, moves = st.columns([2, 2, 3], vertical_alignment="bottom")
+    moves = moves.container(horizontal=True, gap="small")  # in one row on a phone too
     start_s = left.number_input(
         "From (s)",
         0.0,
@@ -129,13 +130,13 @@ def _window(run: Run, end_s: float, places: Sequence[Jump]) -> tuple[float, floa
     )
     stop_s = max(stop_s, start_s + LEAST_S)
     wide = stop_s - start_s
-    for place, icon, words, a, b in (
-        (back, "chevron_left", "one window earlier", start_s - wide, start_s),
-        (on, "chevron_right", "one window later", stop_s, stop_s + wide),
-        (near, "zoom_in", "half as wide", start_s + wide / 4, stop_s - wide / 4),
-        (far, "zoom_out", "twice as wide", start_s - wide / 2, stop_s + wide / 2),
+    for icon, words, a, b in (
+        ("chevron_left", "one window earlier", start_s - wide, start_s),
+        ("chevron_right", "one window later", stop_s, stop_s + wide),
+        ("zoom_in", "half as wide", start_s + wide / 4, stop_s - wide / 4),
+        ("zoom_out", "twice as wide", start_s - wide / 2, stop_s + wide / 2),
     ):
-        place.button(
+        moves.button(
             "",
             key=f"timeline.{icon}",
             icon=f":material/{icon}:",

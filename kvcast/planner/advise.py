@@ -38,11 +38,19 @@ class _Tried:
     most: int | None = None
 
 
-def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool, larger: bool = False) -> dict[str, Any]:
+def advice(
+    loads: Loads,
+    found: Capacity,
+    replicas: int,
+    feasible: bool,
+    larger: bool = False,
+    routers: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """Each change against the unchanged fleet, by the fewest replicas at the offered load and the highest load held.
 
     larger: the fleet has more replicas than it holds its load with, so that it recovers; the fewest that hold it are no
-    saving then, and are not looked for.
+    saving then, and are not looked for. routers: what was found of other routers (kvcast.planner.fewer): the one that
+    was settled there is not looked for once more.
     advice: the best; tried: all that were; not_tried: lever -> why it has none here. A change that saves neither is
     no advice. The best are then tried together, one more at a time while that holds more load."""
     at = stress(loads, found)
@@ -62,6 +70,9 @@ def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool, larger:
         (one for one in tried if (one.row["gain"] or 0) >= LEAST_GAIN),
         key=lambda one: (-one.row["gain"], one.row["change"]),
     )
+    settled = (routers and routers["best"]) or {}
+    first = [one for one in tried if one.row["change"] == settled.get("change")]
+    shown = [*first, *(one for one in shown if one not in first)]
     promising = [replace(one, most=_most(loads, one.change, found)) for one in shown[:PROMISING]]
     both = _combined(loads, found, promising, at)
     candidates = [*promising, *([both] if both else [])]
@@ -72,7 +83,13 @@ def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool, larger:
     smaller = feasible and replicas > 1 and not larger
     fleets = _fleets(loads.trials, [loads.scenario, *(one.change.scenario for one in candidates)]) if smaller else alone
     before = _side(base, found, (step, found.most), fleets[0] if smaller else replicas, loads.scenario)
-    rows = [_advised(one, before, found, step, fleet) for one, fleet in zip(candidates, fleets[1:], strict=True)]
+    answer = _side(base, found, (step, found.most), replicas, loads.scenario)
+    rows = [
+        _advised(one, answer, found, step, settled["replicas"])
+        if one in promising and one.row["change"] == settled.get("change")
+        else _advised(one, before, found, step, fleet)
+        for one, fleet in zip(candidates, fleets[1:], strict=True)
+    ]
     rows = sorted(
         (row for row in rows if row["saves"]),
         key=lambda row: (row["after"]["gpus"] or before["gpus"] or 0, -(row["after"]["capacity"] or 0.0)),

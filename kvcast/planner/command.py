@@ -18,6 +18,7 @@ from kvcast.scenario.fitting import model_of
 from sim.engines import engine_of
 from sim.scenario import Scenario
 from sim.sglang.node import POLICIES
+from sim.vllm.waiting import EXPERIMENTS
 from workloads.errors import InputError
 
 HUGGING_FACE = {
@@ -93,7 +94,7 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
         argv += ["--num-gpu-blocks-override", str(e.kv_blocks)]
     for flag, value, default in (
         ("--long-prefill-token-threshold", e.long_prefill_token_threshold, 0),
-        ("--scheduling-policy", "fcfs" if e.scheduler_policy == "lpm" else e.scheduler_policy, "fcfs"),
+        ("--scheduling-policy", "fcfs" if e.scheduler_policy in EXPERIMENTS else e.scheduler_policy, "fcfs"),
         ("--watermark", e.watermark, 0.0),
         ("--max-loras", e.max_loras, 0),
         ("--max-num-active-seqs", e.max_num_active_seqs, None),
@@ -132,8 +133,11 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
             "--prefill-schedule-interval is simulated by each replica's own steps, as vLLM counts them but for the"
             " data-parallel ranks of a mixture of experts, which count together"
         )
-    if e.scheduler_policy == "lpm":
-        notes.append("vLLM has no flag for scheduler_policy = lpm, an experiment: this command runs its own way (fcfs)")
+    if e.scheduler_policy in EXPERIMENTS:
+        notes.append(
+            f"vLLM has no flag for scheduler_policy = {e.scheduler_policy}, an experiment: this command runs its own"
+            " way (fcfs)"
+        )
     if e.preemption_victim != "fcfs":
         notes.append(
             f"vLLM has no flag for preemption_victim = {e.preemption_victim}: this command preempts its own way (fcfs)"

@@ -5,7 +5,7 @@ one goes ahead, the others are only asked whether they do with less than the bes
 same are then compared by attainment. The one that is chosen is then settled over independent runs, and so is the fleet
 with a replica less.
 
-    fleet = Fleet(trials, combinations, most=64); fleet.search()
+    fleet = Fleet(trials, combinations, most=64); fleet.search(); fleet.settle()
     fleet.winner, fleet.judged[fleet.winner, fleet.replicas]
 """
 
@@ -18,7 +18,7 @@ from dataclasses import replace
 from calibrate.memory import DoesNotFitError
 from kvcast.planner.candidates import Combination
 from kvcast.planner.sampled import sampled
-from kvcast.planner.trials import CANNOT_RUN, DOES_NOT_FIT, MEETS, MISSES, Judged, Trial, Trials
+from kvcast.planner.trials import CANNOT_RUN, CONFIRM, DOES_NOT_FIT, MEETS, MISSES, Judged, Trial, Trials
 from kvcast.planner.words import plateau
 from kvcast.studies.search import Found, fewest, scan, together
 from kvcast.studies.work import guess_replicas
@@ -104,7 +104,6 @@ class Fleet:
         self._choose()
         if self.winner is not None:
             self._check_neighbours(self.winner)
-        self._settle()
 
     def judge_fixed(self) -> None:
         """No search: every combination with the replicas it has; the winner meets the target, or comes closest to
@@ -124,11 +123,12 @@ class Fleet:
         """Fleets of one combination by one run each, also for questions beyond the search."""
         return self.trials.judge([self._trial(i, n, full=full) for n in ns])
 
-    def _whole(self, i: int, n: int, full: bool = False) -> Trial:
+    def whole(self, i: int, n: int, full: bool = False) -> Trial:
+        """What a fleet is settled by: all of it in the whole window."""
         return Trial(self.combinations[i].with_replicas(n), full=full, keep=True)
 
     def _trial(self, i: int, n: int, full: bool = False) -> Trial:
-        return sampled(replace(self._whole(i, n, full), keep=len(self.combinations) == 1))
+        return sampled(replace(self.whole(i, n, full), keep=len(self.combinations) == 1))
 
     def answer_with(self, i: int, n: int) -> None:
         """Take this fleet for the answer, settled; a larger one where it does not meet and one does."""
@@ -143,7 +143,17 @@ class Fleet:
         return self.settled.get((i, n)) or self._settle_one(i, n)
 
     # -- the answer, settled ----------------------------------------------------------------------------------------
-    def _settle(self) -> None:
+    def holds(self, i: int, n: int) -> bool:
+        """Whether a fleet that the search found attains its target whole and in another seed's run too: as sure as a
+        plan is of a load that its fleet holds (kvcast.planner.load), where the fleet is not the answer."""
+        seed = self.trials.seeds[:CONFIRM][-1]
+        (one,) = self.trials.judge([self.whole(i, n)], seed)
+        if one.attains:
+            self.judged[i, n] = one
+            self._on_judged(i, n)
+        return one.attains
+
+    def settle(self) -> None:
         """Settle the chosen fleet; where it does not meet, the next larger one or what is now cheapest; where it does,
         one replica less."""
         while self.winner is not None:
@@ -171,7 +181,7 @@ class Fleet:
         return True
 
     def _settle_one(self, i: int, n: int, full: bool = False) -> Judged:
-        one = self.judged[i, n] = self.settled[i, n] = self.trials.settle(self._whole(i, n, full))
+        one = self.judged[i, n] = self.settled[i, n] = self.trials.settle(self.whole(i, n, full))
         self._on_judged(i, n)
         return one
 

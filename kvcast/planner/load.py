@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvcast.planner.sampled import brief, sampled
-from kvcast.planner.trials import Judged, Trial, Trials
+from kvcast.planner.trials import CONFIRM, Judged, Trial, Trials
 from kvcast.studies.search import Found, Search, fewest, together
 from sim.scenario import Scenario
 from workloads import mix, steady
@@ -24,7 +24,6 @@ DOUBLING = 16  #: steps
 FARTHEST = 5 * DOUBLING  #: 32 times the load at most, or a 32nd of it
 POINTS = (0.25, 0.5, 1.0, 1.25)
 """Loads of the curve, relative to the capacity."""
-CONFIRM = 2  #: runs that must attain the target at the capacity
 STRIDE = 4  #: of the first steps away from the offered load: 19 %
 KNEE = 0.02
 REQUESTS, USERS, SESSIONS = "requests/s", "users", "sessions at once"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kvcast.planner.progress import ADVICE, BINDING, FLEET, GROWTH, LOAD, RECOVERY
+from kvcast.planner.progress import ADVICE, BINDING, FLEET, GROWTH, LOAD, RECOVERY, ROUTERS
 from kvcast.pools import Jobs
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -46,7 +46,7 @@ class Options:
             *([RECOVERY] if self.recover else []),
             *([LOAD] if reach else []),
             *([BINDING] if self.binding else []),
-            *([ADVICE] if self.advice else []),
+            *([ROUTERS, ADVICE] if self.advice else []),
             *([GROWTH] if self.growth else []),
         ]
 

@@ -19,8 +19,9 @@ from kvcast.store.simulations import SKETCH, SKETCHED, STOPPED, Task
 from kvcast.trust.model_error import attains
 from sim.fleet.hopeless import LIMITS
 from sim.measure.metrics import limits_of
+from sim.measure.quantiles import two_sided_t
 from sim.measure.sketch import COLUMNS
-from sim.measure.verdict import MISSES, Sample, Verdict, all_stable, interval, judge, named_limits, sample_in, student_t
+from sim.measure.verdict import MISSES, Sample, Verdict, all_stable, interval, judge, named_limits, sample_in
 from workloads.columns import Workload
 
 
@@ -163,6 +164,6 @@ def _percentiles(outcomes: Sequence[Outcome], name: str, confidence: float) -> d
     found: dict[str, float | None] = {"p50": float(p50), "p99": float(p99)}
     if len(runs) > 1 and all(len(run) and np.percentile(run, 99) > 0 for run in runs):
         logs = np.log([np.percentile(run, 99) for run in runs])
-        factor = float(np.exp(student_t(len(logs), confidence) * logs.std(ddof=1) / np.sqrt(len(logs))))
+        factor = float(np.exp(two_sided_t(len(logs), confidence) * logs.std(ddof=1) / np.sqrt(len(logs))))
         found |= {"p99_low": float(p99) / factor, "p99_high": float(p99) * factor}
     return found

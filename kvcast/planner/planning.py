@@ -17,6 +17,7 @@ from kvcast.planner.binds import binding
 from kvcast.planner.candidates import Combination, combinations
 from kvcast.planner.cautions import cache_cautions, cautions, growth_cautions, period_cautions
 from kvcast.planner.disturbed import failure, model_error, n_plus_1, without_cache
+from kvcast.planner.fewer import fewer
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.growth import growth
 from kvcast.planner.launch import Launch
@@ -31,6 +32,7 @@ from kvcast.planner.progress import (
     LOAD,
     REACH,
     RECOVERY,
+    ROUTERS,
     Progress,
     Tell,
     untold,
@@ -40,12 +42,13 @@ from kvcast.planner.trials import Trials
 from kvcast.planner.why import why
 from kvcast.planner.window import in_steady_state, period
 from kvcast.store.simulations import Lab
+from kvcast.studies.levers import ROUTER, SPLIT
 from sim.scenario import Scenario
 from workloads.errors import InputError
 from workloads.files import replace_file
 
 PLAN, RAN = "plan.json", "ran.json"
-REACHED = ("capacity", "rates", "knee_per_s", "binding", "advice", "tried", "not_tried")
+REACHED = ("capacity", "rates", "knee_per_s", "binding", "routers", "splits", "advice", "tried", "not_tried")
 LATER = ("model_error", "without_cache", "growth", "n_plus_1", "failure")
 """Keys of a document that are null, beside `why`, while only its headline is known."""
 
@@ -75,6 +78,11 @@ def plan(
     asked = Options(**options)
     found = combinations(doc, axes_of(vary), source)
     base = next(one.scenario for one in found if one.scenario is not None)
+    if base.pool:
+        raise InputError(
+            "[[pool]]: a plan looks for replicas that are alike; expected a scenario without, or [plan] pools = true"
+            " with kvcast plan (plan_pools in Python), which looks for the cheapest mix of them"
+        )
     check_slo(base)
     check_static(one.scenario for one in found)
     if out is None:
@@ -126,6 +134,10 @@ def _plan(
         made["rejected_by"] = document.rejected_by(made["candidates"])
         reach = _reach(fleet, winner, asked, progress, recovery, lambda far: tell(_at(REACH, {**made, **far}, trials)))
         made |= reach
+        if fleet.winner is None and asked.advice and made["why"]:
+            closest = _closest(fleet, made["why"])
+            progress.begin(ROUTERS)
+            made |= _fewer(fleet, closest, None)
         made |= {
             "model_error": model_error(fleet, asked),
             "without_cache": without_cache(fleet, asked),
@@ -230,8 +242,10 @@ def device_of(scenario: Scenario) -> str | None:
 
 
 def _recovery(fleet: Fleet, asked: Options, progress: Progress) -> Recovery | None:
-    """Whether the chosen fleet comes back after a burst; where it does not, one that does is chosen."""
+    """The answer settled, and whether it comes back after a burst; where it does not, one that does is chosen."""
     if fleet.winner is None or not applies(fleet.combinations[fleet.winner].with_replicas(1), asked):
+        if not asked.fixed:
+            fleet.settle()
         return None
     progress.begin(RECOVERY)
     recovery = Recovery(fleet)
@@ -260,11 +274,27 @@ def _reach(
         progress.begin(BINDING)
         reach["binding"] = binding(loads, capacity)
     if asked.advice:
+        progress.begin(ROUTERS)
+        reach |= _fewer(fleet, winner, recovery)
         progress.begin(ADVICE)
         answer = fleet.answer
         larger = recovery is not None and recovery.held is not None and recovery.held < fleet.replicas
-        reach |= advice(loads, capacity, fleet.replicas, answer is not None and answer.attains, larger)
+        attains = answer is not None and answer.attains
+        reach |= advice(loads, capacity, fleet.replicas, attains, larger, reach["routers"])
     return reach
+
+
+def _closest(fleet: Fleet, why: dict[str, Any]) -> Scenario:
+    """The fleet that came closest to the target, of a search that found none."""
+    return next(one for one in fleet.combinations if one.label == why["label"]).with_replicas(why["replicas"])
+
+
+def _fewer(fleet: Fleet, one: Scenario, recovery: Recovery | None) -> dict[str, Any]:
+    """Other routers and splits than those of a fleet."""
+    return {
+        "routers": fewer(fleet, one, ROUTER, recovery) if one.plan.routers else None,
+        "splits": fewer(fleet, one, SPLIT, recovery) if one.plan.splits else None,
+    }
 
 
 def _without_folders(made: dict[str, Any]) -> dict[str, Any]:

@@ -31,15 +31,16 @@ def untold(document: dict[str, Any]) -> None:
     """A `tell` for those who wait for the whole."""
 
 
-FLEET, RECOVERY, LOAD, BINDING, ADVICE, GROWTH = (
+FLEET, RECOVERY, LOAD, BINDING, ROUTERS, ADVICE, GROWTH = (
     "the fewest replicas",
     "whether it comes back after a burst",
     "how far the fleet reaches",
     "what binds",
+    "who needs fewer GPUs",
     "what would help",
     "a larger load",
 )
-SHARES = {FLEET: 0.2, RECOVERY: 0.2, LOAD: 0.35, BINDING: 0.08, ADVICE: 0.12, GROWTH: 0.05}
+SHARES = {FLEET: 0.18, RECOVERY: 0.18, LOAD: 0.31, BINDING: 0.07, ROUTERS: 0.1, ADVICE: 0.11, GROWTH: 0.05}
 """Of the CPU time of a plan, by experience."""
 
 

@@ -9,13 +9,16 @@ standard burst ([plan]), on every one of the first seeds. Between the two loads 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from kvcast.planner.fleet import Fleet
-from kvcast.planner.load import Capacity, Loads, factor_of
+from kvcast.planner.load import STRIDE, Capacity, Loads, factor_of
 from kvcast.planner.options import Options
-from kvcast.planner.trials import Trials
+from kvcast.planner.sampled import sampled, shortened
+from kvcast.planner.trials import Trial, Trials
 from kvcast.scenario.steady import is_mix
 from kvcast.studies.search import fewest, together
 from sim.measure.shocks import JUDGED_S, span_s
@@ -69,6 +72,30 @@ def recovered_s(trials: Trials, scenario: Scenario, seed: int, to_the_end: bool 
     return trials.back_s(with_burst(scenario), seed, to_the_end)
 
 
+def all_of(trial: Trial) -> Scenario:
+    """Every replica of a fleet, after the warm-up of a sample of it (kvcast.planner.sampled)."""
+    sample, whole = sampled(trial).scenario, trial.scenario
+    return sample if sample.cluster.replicas == whole.cluster.replicas else shortened(whole)
+
+
+def highest_back(back_s: Callable[[int], float | None], highest: int, first: int, within_s: float) -> int:
+    """The highest step of load up to `highest` that is back within within_s; it is from step 0.
+
+    first: the step that is asked first. Above a step that is back soon the next one asked is far, above one that is
+    back late it is near: a run that does not come back is the longest there is. Below one that is not back by
+    halving."""
+    low, high, asked = 0, highest + 1, first
+    while high - low > 1:
+        took_s = back_s(asked)
+        if took_s is None:
+            high = asked
+            asked = (low + high) // 2
+        else:
+            low = asked
+            asked = low + max(1, round((high - 1 - low) * (1 - took_s / within_s)))
+    return low
+
+
 @dataclass
 class Recovery:
     """What the burst does to the fleets of a plan."""
@@ -106,12 +133,15 @@ class Recovery:
 
     def enlarge(self) -> None:
         """The cheapest fleet that also recovers becomes the answer. A combination is only asked where the replicas it
-        holds its load with are cheaper than the best that recovers; without one the answer stays as it was."""
+        holds its load with are cheaper than the best that recovers; without one the answer is the cheapest that holds
+        it."""
         fleet, best = self.fleet, None
-        holding = {i: one.fewest for i, one in fleet.found.items() if one.fewest is not None}
-        if fleet.winner is None or fleet.answer is None or not fleet.answer.meets:
-            return
-        chosen = fleet.winner
+        if not self._falls_and_holds():
+            fleet.settle()
+            if fleet.answer is None or not fleet.answer.meets:
+                return
+        assert fleet.winner is not None
+        chosen, holding = fleet.winner, {i: one.fewest for i, one in fleet.found.items() if one.fewest is not None}
         for i in sorted(holding, key=lambda i: (fleet.cost(i, holding[i]), i != chosen)):
             if best is not None and fleet.cost(i, holding[i]) >= fleet.cost(*best):
                 break
@@ -121,7 +151,18 @@ class Recovery:
         i, n = best or (chosen, holding[chosen])
         self.held = holding[i]
         fleet.answer_with(i, n)
-        self.back_s = self.times_s(fleet.combinations[i].with_replicas(n))
+        self.back_s = self.times_s(fleet.whole(i, fleet.replicas).scenario)
+
+    def _falls_and_holds(self) -> bool:
+        """Whether the fleet that the search found is no answer: it does not come back from its first burst, and two
+        runs say that it holds its load until then. It is not settled, the larger one that comes back is."""
+        fleet = self.fleet
+        if fleet.winner is None:
+            return False
+        i, n = fleet.winner, fleet.replicas
+        whole, seed = fleet.whole(i, n).scenario, self.seeds[0]
+        back_s = recovered_s(fleet.trials, whole, seed, seed == self.seeds[-1])
+        return back_s is None and fleet.holds(i, n)
 
     def _fewest(self, i: int, held: int) -> int | None:
         """The fewest replicas of a combination, from those it holds its load with, that recover."""
@@ -132,28 +173,30 @@ class Recovery:
         return together({i: fewest(held, self.fleet.most)}, answers)[i].fewest
 
     def _recovers(self, i: int, n: int) -> bool:
-        back = None not in self.times_s(self.fleet.combinations[i].with_replicas(n))
+        back = None not in self.times_s(self.fleet.whole(i, n).scenario)
         if not back:
             self.fragile.add((i, n))
         return back
 
     def capacity(self, loads: Loads, found: Capacity) -> int | None:
         """The highest step of load, up to the one it holds, from which the fleet recovers on every seed; None where it
-        does not even at the load it has. Seed by seed, each by halving below what those before it came back from; from
-        there all of them, step by step."""
+        does not even at the load it has. Seed by seed, each below what those before it came back from; from there all
+        of them, step by step. The first seed is asked a little below what the fleet holds: some come back from all of
+        that, and those that live on their caches from little less. The last one is asked of every replica: where a
+        session meets another one at every turn, more of them are slower to come back than the few of a sample."""
         if not self.recovers or found.held is None or found.held < 0:
             return None
 
-        step = found.held
+        def back_s(seed: int, at: int) -> float | None:
+            last = seed == self.seeds[-1]
+            asked = all_of(loads.whole(at)) if last else loads.trial(at).scenario
+            return recovered_s(self.fleet.trials, asked, seed, last)
+
+        within_s, step = loads.scenario.plan.recover_within_s, found.held
         for place, seed in enumerate(self.seeds):
-            low, high = 0, step + 1  # it recovers at low; nothing is asked of high
-            asked = step if place else high // 2  # a run that does not come back is the longest there is
-            while high - low > 1:
-                back_s = recovered_s(self.fleet.trials, loads.trial(asked).scenario, seed, seed == self.seeds[-1])
-                low, high = (low, asked) if back_s is None else (asked, high)
-                asked = (low + high) // 2
-            step = low
-        while step > 0 and None in self.times_s(loads.trial(step).scenario):
+            first = step if place else min(max(step - STRIDE, 1), step)
+            step = highest_back(partial(back_s, seed), step, first, within_s)
+        while step > 0 and any(back_s(seed, step) is None for seed in self.seeds):
             step -= 1
         return step
 

@@ -22,11 +22,13 @@ from kvcast.planner.options import check_slo
 from kvcast.planner.recovery import CALM_S, burst_of, with_shock
 from kvcast.planner.trials import AfterShock, Trial, Trials
 from kvcast.pools import Jobs
+from kvcast.scenario.mixed import alike_only
 from kvcast.scenario.steady import begins_early
 from kvcast.store.simulations import Lab
 from kvcast.studies.change import COSTS, Change
 from kvcast.studies.levers import ADVICE, OVERLOAD, changes
 from sim.measure.metrics import limits_of
+from sim.measure.quantiles import chi2
 from sim.measure.regime import of_runs
 from sim.measure.shocks import phase
 from sim.measure.verdict import groups, named_limits
@@ -70,6 +72,7 @@ def resilience(scenario: Scenario, folder: Path, **options: Any) -> dict[str, An
     asked = Asked(**options)
     if not (asked.sweep or asked.collapse or asked.shocks or asked.remedies):
         raise InputError("nothing is asked: expected one of sweep, collapse, shocks and remedies")
+    alike_only(scenario)
     check_slo(scenario)
     if scenario.shock or not begins_early(scenario):
         raise InputError(
@@ -287,10 +290,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _exponential(events: int, watched_s: float) -> tuple[float, float | None]:
     """95 % interval of the mean of an exponential time, of which so many ended in watched_s."""
-    from scipy.stats import chi2
-
-    low = 2 * watched_s / float(chi2.ppf(0.975, 2 * events + 2))
-    return low, 2 * watched_s / float(chi2.ppf(0.025, 2 * events)) if events else None
+    low = 2 * watched_s / chi2(0.975, 2 * events + 2)
+    return low, 2 * watched_s / chi2(0.025, 2 * events) if events else None
 
 
 def _remedy(change: Change, found: list[AfterShock] | None, reason: str = "") -> dict[str, Any]:

@@ -34,6 +34,7 @@ from workloads.errors import InputError
 
 __all__ = [
     "CANNOT_RUN",
+    "CONFIRM",
     "DOES_NOT_FIT",
     "LOOKS",
     "MEETS",
@@ -47,6 +48,9 @@ __all__ = [
 ]
 EARLY = 2
 """Runs that must not all miss the target: a fleet that is shown to meet it misses in few. So many at once."""
+CONFIRM = 2
+"""Runs that must attain the target for what is said of a fleet that is not the answer: of a load that it holds, and of
+one that does not come back after a burst."""
 LOOKS = 2
 """A plan looks at its runs at most so often, at twice as many the second time; each look has its part of the risk of
 being wrong."""
@@ -58,6 +62,16 @@ class AfterShock(NamedTuple):
 
     back_s: float | None
     turned_away: float
+
+
+class ToldOfShock(NamedTuple):
+    """What a shock did to a run. before, during: what was attained, None where nobody came; missed: arrivals from it
+    until the fleet was back."""
+
+    before: float | None
+    during: float | None
+    missed: int
+    back_s: float | None
 
 
 class Trials:
@@ -152,11 +166,18 @@ class Trials:
         self._simulate(tasks)
         return [self._after_shock(task) for task in tasks]
 
-    def told_of_shock(self, scenario: Scenario, seed: int) -> dict[str, Any]:
-        """What its only shock did to a run to its end (sim.measure.shocks.told)."""
-        task = self.lab.task(replace(scenario, seed=seed), light=True)
-        self._simulate([task])
-        return self._told(task)
+    def told_of_shock(self, scenario: Scenario, seed: int) -> ToldOfShock:
+        """What its only shock did to a run until the fleet is back; where it does not come back, to its end."""
+        for until in (UNTIL_BACK, ""):
+            task = self.lab.task(replace(scenario, seed=seed), until, light=True)
+            self._simulate([task])
+            found = self._outcomes[task.run].stopped
+            if found is None:
+                break
+            if found["back_s"] is not None:
+                return ToldOfShock(found["before"], found["during"], found["missed"], found["back_s"])
+        row = self._told(task)
+        return ToldOfShock(row["before"]["attainment"], row["during"]["attainment"], row["missed"], row["recovered_s"])
 
     def _told(self, task: Task) -> dict[str, Any]:
         outcome = self._outcomes[task.run]

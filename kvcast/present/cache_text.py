@@ -38,13 +38,19 @@ def fates(s: dict[str, Any], is_mix: bool = False) -> str:
     return told + "".join(f"; {text.count(n)} more {what}" for what, n in others.items() if n)
 
 
+def _blocks(s: dict[str, Any]) -> str:
+    """KV blocks of a replica, of every pool where they differ."""
+    each = dict.fromkeys(row["kv_blocks"] for row in s.get("pools") or [s])
+    return " or ".join(text.count(blocks) for blocks in each)
+
+
 def cache_lines(result: Result) -> str:
     s = result.report.summary
     lines = [
         *hit_lines(s),
         *tier_lines(s),
         (
-            f"KV cache: {text.count(s['kv_blocks'])} blocks per replica, {text.percent(s['kv_usage_mean'])} in use on"
+            f"KV cache: {_blocks(s)} blocks per replica, {text.percent(s['kv_usage_mean'])} in use on"
             f" average, {text.percent(s['kv_usage_peak'])} at the peak; {text.count(s['preemptions'])} preemptions,"
             f" {text.count(s['recomputed_tokens'])} tokens computed again"
         ),
@@ -116,9 +122,17 @@ def tier_lines(s: dict[str, Any]) -> list[str]:
         lines.append(
             f"  {t['name']}: {t['loaded_bytes'] / 1e9:,.1f} GB loaded, its link {text.percent(t['link_busy_share'])}"
             f" busy; {t['written_bytes'] / 1e9:,.1f} GB written ({text.percent(t['write_share'])} of its bandwidth);"
-            f" {text.count(t['stored_blocks'])} of {text.count(t['capacity_blocks'] * s['replicas'])} blocks at the end"
+            f" {text.count(t['stored_blocks'])} of"
+            f" {text.count(t['capacity_blocks'] * (1 if t.get('shared') else s['replicas']))} blocks at the end"
+            + (_store(t) if t.get("shared") else "")
         )
     return lines
+
+
+def _store(t: dict[str, Any]) -> str:
+    """A tier that all replicas share: how long loads waited for it."""
+    wait = text.UNKNOWN if t["mean_store_wait_ms"] is None else text.milliseconds(t["mean_store_wait_ms"])
+    return f"; one for all: {text.percent(t['store_busy_share'])} busy, a load waited {wait} for its turn on average"
 
 
 def worth_table(result: Result, baseline: Result) -> str:

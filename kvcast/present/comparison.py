@@ -54,9 +54,8 @@ def cell(d: Document | None, tell: Any, good: str) -> str:
         return f"{signed} (no interval: {d['note']})"
     if not d["shown"]:
         return "no difference shown"
-    return (
-        f"{signed} ± {tell(d['interval_95'])}, {'better' if (d['difference'] > 0) == (good == 'higher') else 'worse'}"
-    )
+    judged = "better" if (d["difference"] > 0) == (good == "higher") else "worse"
+    return f"{text.plus_minus(signed, d['interval_95'], tell)}, {judged}"
 
 
 def value_rows(found: Document) -> list[dict[str, str]]:
@@ -67,7 +66,7 @@ def value_rows(found: Document) -> list[dict[str, str]]:
         row = {"variant": name_of(variant["variant"])}
         for key, (heading, tell) in compare.COLUMNS.items():
             half = variant[f"{key}_interval_95"]
-            value = tell(variant[key]) if half is None else f"{tell(variant[key])} ± {tell(half)}"
+            value = tell(variant[key]) if half is None else text.plus_minus(tell(variant[key]), half, tell)
             row[heading] = value if steady or not key.endswith("_ms") else text.UNKNOWN
         share = extrapolated(variant)
         rows.append({**row, "stable": stable(variant), "extrapolated": f"{text.percent(share)}{mark_of_share(share)}"})

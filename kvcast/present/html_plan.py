@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 
 from kvcast import figures, text
-from kvcast.planner.words import burst, command_of, load, number, why
+from kvcast.planner.words import burst, command_of, load, number, sentences, why
 from kvcast.present import html_page, verdict
 from kvcast.present.html_basis import Document, assumptions, portable, provenance
 from kvcast.present.html_run import judged
@@ -144,7 +144,8 @@ def _why(plan: Document) -> str:
 
 def _advice(plan: Document) -> str:
     rows = [(row["change"], row["words"].removeprefix(f"{row['change']}: ")) for row in plan["advice"] or ()]
-    return html_page.table(("change", "what it does, simulated"), rows, words=True)
+    others = [f"{line[:1].upper()}{line[1:]}." for line in sentences(dict(plan))]
+    return html_page.table(("change", "what it does, simulated"), rows, words=True) + html_page.lines(others)
 
 
 def _launch(plan: Document) -> str:

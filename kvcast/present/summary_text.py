@@ -13,12 +13,14 @@ from kvcast import text
 from kvcast.api import Result
 from kvcast.present import measured_text
 from kvcast.present.cache_text import cache_lines, fates, worth_table
+from kvcast.present.mixed_text import mixed_lines
 from kvcast.present.pools_text import pool_lines
 from kvcast.present.verdict_text import headline, limits, load_line, verdict
 from kvcast.scenario.autoscale import scaling_lines
 from kvcast.scenario.resolve import HOST_KEYS
 from kvcast.scenario.steady import is_mix
 from kvcast.studies import scaled, shocked
+from kvcast.trust.pooled import joined
 from sim.measure.balance import EVEN
 from sim.measure.numbers import MEANS_ONLY, OVERLOADED_TRACE
 
@@ -38,7 +40,7 @@ __all__ = [
 def describe(result: Result, baseline: Result | None = None) -> str:
     """Everything `kvcast run` prints. `baseline`: the same run with the prefix cache off."""
     parts = [heading(result), verdict(result), shock_lines(result), latency_table(result), pool_lines(result)]
-    parts.append(cache_lines(result))
+    parts += [mixed_lines(result.report.summary), cache_lines(result)]
     if compared := result.report.summary.get("measured"):
         parts.insert(1, measured_text.as_text(compared))
     if baseline is not None:
@@ -53,14 +55,18 @@ def heading(result: Result) -> str:
     gpus = f" x {s['gpus_per_replica']:g} GPUs" if s["gpus_per_replica"] > 1 else ""
     if not scenario.hardware.layout.plain:
         gpus += f" ({s['layout']})"
-    profile = result.resolved.profile
+    kinds = result.resolved.each
+    profiles = {kind.profile.content_hash: kind.profile for kind in kinds}.values()
     lines = [
-        f"{scenario.name or 'scenario'}: {result.resolved.model.name} on {profile.device['name']}",
-        f"step times: {profile.id} ({s['profile_hash'][:19]}), {profile.label}",
+        (
+            f"{scenario.name or 'scenario'}: {joined([kind.model.name for kind in kinds])} on"
+            f" {joined([str(profile.device['name']) for profile in profiles])}"
+        ),
+        *(f"step times: {profile.id} ({profile.content_hash[:19]}), {profile.label}" for profile in profiles),
         (
             f"{s['replicas']} {'replica' if s['replicas'] == 1 else 'replicas'}{gpus}{_split(s)}{scaled.of(s)},"
             f" {scenario.cluster.router},"
-            f" {cache}, {s['engine_semantics']}, seed {s['seed']}{_uneven(s)}"
+            f" {cache}, {s['engine_semantics']}, seed {s['seed']}{_uneven(s)}{_tenants(s)}"
         ),
         f"{text.count(s['arrived'])} requests arrived in the window: {fates(s, is_mix(scenario))}",
     ]
@@ -79,6 +85,14 @@ def _uneven(s: dict[str, Any]) -> str:
     if found is None or found["jain"] is None or found["jain"] >= EVEN:
         return ""
     return f"; work uneven: Jain's index {found['jain']:.2f}, the busiest replica has {found['most_share']:.0%}"
+
+
+def _tenants(s: dict[str, Any]) -> str:
+    """How unevenly tenants were served by the time the last request came, where they were."""
+    found = s.get("fairness")
+    if found is None or found["jain"] is None or found["jain"] >= EVEN:
+        return ""
+    return f"; tenants served unevenly: Jain's index {found['jain']:.2f} of {found['tenants']}"
 
 
 def shock_lines(result: Result) -> str:
@@ -148,12 +162,15 @@ def cost_line(result: Result) -> str:
 
 
 def engine_lines(result: Result) -> str:
-    engine = result.scenario.engine
-    origins = {key: origin for key, origin in result.resolved.origins.items() if key not in HOST_KEYS}
-    values = ", ".join(f"{key} {text.count(getattr(engine, key))} ({origin})" for key, origin in origins.items())
-    lines = [f"engine: {values}, block_size {engine.block_size}", result.resolved.host_line]
-    lines += scaling_lines(result.resolved)
-    return "\n".join([*lines, *result.resolved.kv_lines])
+    lines = []
+    for kind, pool in zip(result.resolved.each, result.scenario.pool or (None,), strict=True):
+        engine = kind.scenario.engine
+        origins = {key: origin for key, origin in kind.origins.items() if key not in HOST_KEYS}
+        values = ", ".join(f"{key} {text.count(getattr(engine, key))} ({origin})" for key, origin in origins.items())
+        of = "" if pool is None else f" of pool {pool.name}"
+        lines += [f"engine{of}: {values}, block_size {engine.block_size}", kind.host_line]
+        lines += [*scaling_lines(kind), *kind.kv_lines]
+    return "\n".join(lines)
 
 
 def class_lines(result: Result) -> str:

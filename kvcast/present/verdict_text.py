@@ -11,8 +11,8 @@ from kvcast import text
 from kvcast.api import Result
 from kvcast.scenario.steady import is_mix
 from kvcast.studies.shocked import when
-from kvcast.trust.evidence import speaks_for
 from kvcast.trust.model_error import as_words
+from kvcast.trust.pooled import servers_of_all
 from sim.measure.regime import METASTABLE, STABLE, last_of
 from sim.measure.verdict import CONFIDENCE, INTERVAL, UNSTABLE
 from sim.scenario import Scenario, SloClass, SloConfig
@@ -45,7 +45,7 @@ def verdict(result: Result) -> str:
         else ""
     )
     lines.append(f"simulated time rests on step times {shares}{warning}")
-    lines.append(speaks_for(result.resolved).words)
+    lines.append(servers_of_all(result.resolved)["words"])
     return "\n".join(lines)
 
 

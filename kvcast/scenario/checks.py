@@ -16,6 +16,7 @@ from typing import Any
 from calibrate.layout import COLLECTIVES, NODE_GPUS
 from kvcast.scenario.autoscale import autoscale_problems
 from kvcast.scenario.disaggregation import pool_problems
+from kvcast.scenario.mixed import mixed_problems
 from kvcast.scenario.speculation import speculation_problems
 from sim.scenario import SHOCKS, CostConfig, EngineConfig, HardwareConfig, Scenario
 from workloads.config import WorkloadConfig
@@ -82,6 +83,7 @@ def problems(scenario: Scenario) -> Iterator[str]:
     yield from _name_problems(scenario)
     yield from speculation_problems(scenario)
     yield from pool_problems(scenario)
+    yield from mixed_problems(scenario)
 
 
 def _value_problems(node: Any, section: str) -> Iterator[str]:
@@ -152,6 +154,7 @@ def _workload_problems(workload: WorkloadConfig) -> Iterator[str]:
 
 def _name_problems(scenario: Scenario) -> Iterator[str]:
     from sim.engines import ENGINES, client_problems, having
+    from sim.fleet.router import ROUTERS
     from sim.fleet.router import find as find_router
 
     engine = ENGINES.get(scenario.engine.semantics)
@@ -166,6 +169,9 @@ def _name_problems(scenario: Scenario) -> Iterator[str]:
                 f" semantics = {scenario.engine.semantics!r} do not say; expected another router, or semantics ="
                 f" {having('has_oracle')!r}"
             )
+    for router in scenario.plan.routers:
+        if router not in ROUTERS:
+            yield f"[plan] routers = {router!r}: expected some of {', '.join(ROUTERS)}{did_you_mean(router, ROUTERS)}"
     yield from _semantics_problems(scenario.engine)
     if scenario.cluster.sessions_first and scenario.cluster.shed_over is None:
         yield "[cluster] sessions_first = true: expected shed_over with it, which says when anybody is refused"
@@ -179,9 +185,10 @@ def _semantics_problems(engine: EngineConfig) -> Iterator[str]:
     """Keys that the chosen engine would not read: a value without effect would be a wrong answer."""
     from sim.engines import ENGINES
 
+    as_it_comes = EngineConfig()
     for f in fields(engine):
         value, only = getattr(engine, f.name), f.metadata["engines"]
-        if only and engine.semantics not in only and value != f.default:
+        if only and engine.semantics not in only and value != getattr(as_it_comes, f.name):
             yield f"[engine] {f.name} = {value!r}: only semantics = {' or '.join(map(repr, only))} has it"
     if engine.semantics in ENGINES:
         yield from ENGINES[engine.semantics].problems(engine)
@@ -241,6 +248,19 @@ def _tier_problems(scenario: Scenario) -> Iterator[str]:
             yield (
                 f"{where} has {' and '.join(given) or 'neither capacity_gib nor capacity_blocks'}: expected exactly one"
                 " of capacity_gib and capacity_blocks"
+            )
+        if any(other.shared for other in tiers[:i]) and not tier.shared:
+            yield (
+                f"{where} shared = false behind a shared one: expected true too, what falls from a store falls into no"
+                " replica's own tier"
+            )
+        if not tier.shared and tier.total_bandwidth_gb_per_s != math.inf:
+            total = tier.total_bandwidth_gb_per_s
+            yield f"{where} total_bandwidth_gb_per_s = {total:g}: expected shared = true with it"
+        if tier.shared and scenario.hardware.attention_dp > 1:
+            yield (
+                f"{where} shared = true with [hardware] attention_dp = {scenario.hardware.attention_dp}: not simulated"
+                " together, expected one of them"
             )
         if tier.name in ["gpu", *(other.name for other in tiers[:i])]:
             yield f"{where} name = {tier.name!r}: expected a name of its own for each tier, other than gpu"

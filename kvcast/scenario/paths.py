@@ -29,6 +29,10 @@ def absolute(doc: dict, base: Path) -> dict:
         table = doc.get(section)
         if isinstance(table, dict) and isinstance(table.get(name), str) and table[name]:
             table[name] = take(table[name], base)
+    pools = doc.get("pool")
+    for pool in pools if isinstance(pools, list) else ():
+        if isinstance(pool, dict):
+            absolute({name: pool.get(name) for name in ("hardware", "model")}, base)
     workload = doc.get("workload")
     demand = workload.get("demand") if isinstance(workload, dict) else None
     if isinstance(demand, dict) and isinstance(demand.get("file"), str) and demand["file"]:
@@ -39,7 +43,7 @@ def absolute(doc: dict, base: Path) -> dict:
 def absolute_scenario(scenario: Scenario, base: Path) -> Scenario:
     """The scenario with its relative paths taken from `base`, and what its demand's file says in the file's place."""
     workload, model, hardware = scenario.workload, scenario.model, scenario.hardware
-    pools = scenario.disaggregation
+    pools, kinds = scenario.disaggregation, scenario.pool
     if pools.prefill_profile:
         pools = replace(pools, prefill_profile=_profile(pools.prefill_profile, base))
     if workload.trace:
@@ -51,8 +55,12 @@ def absolute_scenario(scenario: Scenario, base: Path) -> Scenario:
         workload = with_curve(replace(workload, demand=replace(workload.demand, file=file)))
     if model.config:
         model = replace(model, config=_path(model.config, base))
+    for i, kind in enumerate(kinds):
+        own = absolute({"hardware": {**kind.hardware}, "model": {**kind.model}}, base)
+        kinds = (*kinds[:i], replace(kind, **own), *kinds[i + 1 :])
     return replace(
         scenario,
+        pool=kinds,
         workload=workload,
         model=model,
         hardware=replace(hardware, profile=_profile(hardware.profile, base)),

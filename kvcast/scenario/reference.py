@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
-from sim.scenario import Scenario, Shock, SloClass, TierConfig
+from kvcast.scenario.toml import literal_of
+from sim.scenario import PoolConfig, Scenario, Shock, SloClass, TierConfig
 from workloads.config import Arrival, Columns, Demand, Dist, Layer, MixClass
 
 SECTIONS: dict[str, tuple[str, type]] = {
@@ -22,6 +23,10 @@ SECTIONS: dict[str, tuple[str, type]] = {
     "workload.class.output": (
         "a distribution; the same keys wherever one is asked for (tokens, turns, think, ...)",
         Dist,
+    ),
+    "pool": (
+        "replicas that are not alike behind one router, one `[[pool]]` table each; see docs/mixed-fleets.md",
+        PoolConfig,
     ),
     "shock": ("what happens to the fleet meanwhile, one `[[shock]]` table each; see docs/resilience.md", Shock),
     "cache.tiers": ("cache tiers, nearest first, one `[[cache.tiers]]` table each; see docs/tiers.md", TierConfig),
@@ -70,7 +75,7 @@ def _default(f: Any) -> str:
     value = f.default if f.default is not MISSING else f.default_factory() if f.default_factory is not MISSING else None
     if value is None or is_dataclass(value) or value in ((), {}):
         return "-"
-    return f"{value}".lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else f"{value}"
+    return literal_of(value)
 
 
 def as_markdown() -> str:

@@ -19,6 +19,7 @@ from kvcast.scenario.checks import check
 from kvcast.scenario.disaggregation import with_prefill_pool
 from kvcast.scenario.fitting import fitting_profile, model_of
 from kvcast.scenario.gpu_prices import priced
+from kvcast.scenario.mixed import alike_only, with_pools
 from kvcast.scenario.paths import absolute_scenario
 from kvcast.scenario.shocks import with_surges
 from kvcast.scenario.speculation import draft_bytes, with_speculation
@@ -57,6 +58,17 @@ class Resolved:
     origins: dict[str, str] = field(default_factory=dict)  #: engine key -> where its value came from
     kv_lines: tuple[str, ...] = ()  #: the arithmetic of the KV capacity
     prefill: Resolved | None = None  #: what replicas that only prefill have, where there are any
+    kinds: tuple[Resolved, ...] = ()  #: of a fleet whose replicas are not alike: each [[pool]]; the rest is the first's
+
+    @property
+    def each(self) -> tuple[Resolved, ...]:
+        """Every kind of replica of the fleet."""
+        return self.kinds or (self,)
+
+    def _one_kind(self) -> None:
+        """Nobody is told of one kind of replica in the place of a fleet."""
+        if self.kinds:
+            alike_only(self.scenario)
 
     @property
     def lowered(self) -> bool:
@@ -65,6 +77,7 @@ class Resolved:
 
     @property
     def params(self) -> EngineParams:
+        self._one_kind()
         params = engine_params(self.scenario, self.rank_kv_bytes * self.scenario.engine.block_size)
         pool = self.memory.pool
         return replace(params, kv_groups=pool.groups) if pool else params
@@ -84,6 +97,7 @@ class Resolved:
         """What decides the memory of each of its GPUs."""
         from calibrate.memory import GpuMemory
 
+        self._one_kind()
         given, engine = self.scenario, self.scenario.engine
         weights, kv = draft_bytes(given, self.model, given.model.dtype, str(given.model.kv_dtype))
         return GpuMemory(
@@ -133,6 +147,7 @@ class Resolved:
     def step_time(self) -> StepTime:
         from calibrate.latency import step_time
 
+        self._one_kind()
         given = self.scenario
         overhead_s = 0.0  # the engine adds [engine] step_overhead_ms itself
         budget = given.engine.max_num_batched_tokens or given.engine.chunked_prefill_size or WHOLE_PROMPTS
@@ -161,16 +176,25 @@ def resolve(scenario: Scenario) -> Resolved:
     """Look up model and profile and fill in the engine's defaults for that GPU. Raises InputError."""
     check(scenario)
     scenario = absolute_scenario(scenario, Path.cwd())
-    resolved = with_prefill_pool(_placed(scenario), scenario, _placed)
-    window = with_window(resolved.scenario, kv_tokens_of(resolved), lambda: _token_s(resolved))
+    if scenario.pool:
+        resolved = with_pools(scenario, _checked)
+    else:
+        resolved = with_prefill_pool(_placed(scenario), scenario, _placed)
+    window = with_window(resolved.scenario, kv_tokens_of(resolved), lambda: max(map(_token_s, resolved.each)))
     resolved = replace(resolved, scenario=with_surges(window))
-    for tier in resolved.params.tiers:
+    for tier in (tier for kind in resolved.each for tier in kind.params.tiers):
         if tier.blocks < 1:
             raise InputError(
                 f"[cache.tiers.{tier.name}] capacity_gib: expected room for one block of {tier.block_bytes:,} bytes at"
                 " least"
             )
     return resolved
+
+
+def _checked(scenario: Scenario) -> Resolved:
+    """As _placed, of a scenario that nobody has looked at."""
+    check(scenario)
+    return _placed(scenario)
 
 
 def _placed(scenario: Scenario) -> Resolved:
@@ -297,6 +321,8 @@ def _holding(resolved: Resolved, length: int) -> str:
 
 def kv_tokens_of(resolved: Resolved) -> float:
     """Tokens that the prefix caches of the fleet hold."""
+    if resolved.kinds:
+        return sum(map(kv_tokens_of, resolved.kinds))
     scenario = resolved.scenario
     prefills = scenario.disaggregation.prefill_replicas
     caches = scenario.hardware.attention_dp * (scenario.cluster.replicas - prefills)
@@ -352,6 +378,8 @@ def tier_params(scenario: Scenario, block_bytes: int) -> tuple[TierParams, ...]:
             t.write,
             t.policy,
             t.prefetch,
+            t.shared,
+            t.total_bandwidth_gb_per_s * 1e9,
         )
         for t in scenario.cache.tiers
     )

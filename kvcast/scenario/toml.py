@@ -8,18 +8,20 @@ bytes.
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
 from sim.scenario import Scenario
 
 
 def dumps(scenario: Scenario) -> str:
-    """The scenario file that loads as exactly this scenario. Unset keys (None) and empty lists are left out."""
+    """The scenario file that loads as exactly this scenario. Unset keys (None) and lists that are empty unless
+    given are left out."""
     top = [f"{name} = {literal_of(value)}" for name, value in _items(scenario) if isinstance(value, int | str)]
     sections = [_table(name, value) for name, value in _items(scenario) if is_dataclass(value)]
-    shocks = [f"\n[[shock]]\n{_lines(shock)}" for shock in scenario.shock]
-    return "\n".join(top) + "\n" + "".join(sections + shocks)
+    lists = (("pool", scenario.pool), ("shock", scenario.shock))
+    tables = [f"\n[[{name}]]\n{_lines(one)}" for name, entries in lists for one in entries]
+    return "\n".join(top) + "\n" + "".join(sections + tables)
 
 
 def _table(path: str, node: Any) -> str:
@@ -31,7 +33,7 @@ def _table(path: str, node: Any) -> str:
             continue  # a GPU brings its profile
         if isinstance(value, dict) and all(is_dataclass(inner) for inner in value.values()):
             below += "".join(_table(f"{path}.{name}.{key_of(key)}", inner) for key, inner in value.items())
-        elif isinstance(value, tuple) and is_dataclass(value[0]) and path in ("workload", "cache"):
+        elif isinstance(value, tuple) and value and is_dataclass(value[0]) and path in ("workload", "cache"):
             below += "".join(f"\n[[{path}.{name}]]\n" + _lines(inner) for inner in value)
         else:
             lines.append(f"{name} = {literal_of(value)}\n")
@@ -43,8 +45,14 @@ def _lines(node: Any) -> str:
 
 
 def _items(node: Any) -> list[tuple[str, Any]]:
-    pairs = [(f.name.rstrip("_"), _declared(f.type, getattr(node, f.name))) for f in fields(node)]
-    return [(name, value) for name, value in pairs if value is not None and value not in ((), {})]
+    found = [(f, _declared(f.type, getattr(node, f.name))) for f in fields(node)]
+    told = [(f, value) for f, value in found if value is not None and (value not in ((), {}) or _has(f))]
+    return [(f.name.rstrip("_"), value) for f, value in told]
+
+
+def _has(f: Field[Any]) -> bool:
+    """Whether a key is a list that holds something where nothing is given."""
+    return isinstance(f.default, tuple) and f.default != ()
 
 
 def _declared(kind: Any, value: Any) -> Any:

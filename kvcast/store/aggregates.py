@@ -12,6 +12,7 @@ for ten million. All are of the completed requests of the window.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,10 +36,12 @@ def of(report: Report) -> dict[str, Any]:
         curves[metric] = {
             name: curve(mine) for c, name in enumerate(report.classes) if len(mine := known(values[class_of == c]))
         }
-    return {
-        "latency_ms": curves,
-        "slowest": [{key: column[r] for key, column in requests.items()} for r in _slowest(requests["ttft_s"], done)],
-    }
+    return {"latency_ms": curves, "slowest": _rows(requests, _slowest(requests["ttft_s"], done))}
+
+
+def _rows(requests: Mapping[str, np.ndarray], rows: np.ndarray) -> list[dict[str, Any]]:
+    columns = {name: column[rows] for name, column in requests.items()}
+    return [{name: column[i] for name, column in columns.items()} for i in range(len(rows))]
 
 
 def known(values: np.ndarray) -> np.ndarray:

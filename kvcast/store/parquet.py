@@ -15,7 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from sim.measure.columns import part_of
 from workloads.errors import InputError
+
+ROW_GROUP = 1 << 20
 
 
 class Table(Mapping[str, np.ndarray]):
@@ -64,15 +67,23 @@ def _numpy(column: Any) -> np.ndarray:
 
 
 def write(path: Path, columns: Mapping[str, np.ndarray]) -> None:
-    """A table at once. Columns of objects are text."""
+    """A table, a row group at a time. Columns of objects are text."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    arrays = {
-        name: pa.array(column, pa.string() if column.dtype == object else None) for name, column in columns.items()
-    }
-    with path.open("wb") as file:
-        pq.write_table(pa.table(arrays), file, compression="zstd")
+    def arrow(column: np.ndarray) -> pa.Array:
+        return pa.array(column, pa.string() if column.dtype == object else None)
+
+    rows = len(next(iter(columns.values()), ()))
+    with contextlib.ExitStack() as opened:
+        writer = None
+        for at in range(0, max(rows, 1), ROW_GROUP):
+            part = part_of(columns, slice(at, at + ROW_GROUP))
+            table = pa.table({name: arrow(column) for name, column in part.items()})
+            if writer is None:
+                file = opened.enter_context(path.open("wb"))
+                writer = opened.enter_context(pq.ParquetWriter(file, table.schema, compression="zstd"))
+            writer.write_table(table)
 
 
 def write_batches(path: Path, batches: Iterable[Mapping[str, np.ndarray]], words: Mapping[str, Sequence[str]]) -> None:

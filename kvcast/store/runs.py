@@ -270,8 +270,8 @@ def _info(result: Result) -> dict[str, Any]:
         "numpy": np.__version__,
         "scipy": version("scipy"),  # the ends of intervals rest on its quantiles
         "platform": platform.system(),
-        "profile": result.resolved.profile.id,
-        "profile_hash": result.resolved.profile.content_hash,
+        "profile": result.report.summary["profile"],
+        "profile_hash": result.report.summary["profile_hash"],
         "name": result.scenario.name,
     }
 

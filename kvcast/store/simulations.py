@@ -98,6 +98,7 @@ class Lab:
             "scenario": asdict(resolved.scenario),
             "model": repr(resolved.model),
             "profile": resolved.profile.content_hash,
+            **({"pools": [_resolved(kind) for kind in resolved.kinds]} if resolved.kinds else {}),
             "workload": workload.name,
             "code": code_hash(*DECIDES),
             "own": own,
@@ -264,7 +265,8 @@ def _own_code(scenario: Scenario) -> str:
 
 
 def _resolved(resolved: api.Resolved) -> str:
-    return _hash({"model": repr(resolved.model), "profile": resolved.profile.content_hash})
+    each = [{"model": repr(kind.model), "profile": kind.profile.content_hash} for kind in resolved.each]
+    return _hash({"pools": each} if resolved.kinds else each[0])
 
 
 def _own_router(scenario: Scenario) -> type | None:

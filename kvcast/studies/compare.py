@@ -300,7 +300,7 @@ def fleet_table(grouped: Mapping[tuple[str, ...], Sequence[Result]]) -> str:
 
 
 def _with_interval(mean: float | None, half: float | None, show: Any) -> str:
-    return show(mean) if half is None else f"{show(mean)} ± {show(half)}"
+    return show(mean) if half is None else text.plus_minus(show(mean), half, show)
 
 
 def _word(group: Sequence[Result]) -> str:

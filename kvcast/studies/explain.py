@@ -89,6 +89,7 @@ def _reopened(resolved: Scenario, given: Scenario) -> Scenario:
 
 def _has_optimum(scenario: Scenario, hybrid: bool) -> bool:
     one_cache = scenario.hardware.attention_dp == 1 and not scenario.cache.tiers and not hybrid
+    one_cache &= not (scenario.autoscale.scales or scenario.shock)  # replicas that start again, empty
     return engine_of(scenario.engine).has_optimum and scenario.cache.enabled and one_cache
 
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.measure.quantiles import two_sided_t
+
 LEVEL = 0.95
 BATCHES = (20, 10, 5)
 """Tried in this order, until neighbouring batches are not alike."""
@@ -50,7 +52,9 @@ def replications(values: Sequence[float | None]) -> Difference:
     mean = float(known.mean())
     if len(known) == 1:
         return Difference(mean, note="one seed")
-    return Difference(mean, student_t(len(known)) * float(known.std(ddof=1)) / math.sqrt(len(known)), len(known))
+    return Difference(
+        mean, two_sided_t(len(known), LEVEL) * float(known.std(ddof=1)) / math.sqrt(len(known)), len(known)
+    )
 
 
 def paired(of: Callable[[np.ndarray], float], n: int, per_batch: int = PER_BATCH) -> Difference:
@@ -72,19 +76,12 @@ def paired(of: Callable[[np.ndarray], float], n: int, per_batch: int = PER_BATCH
             result = Difference(whole, note="undefined in a batch")
             continue
         spread = estimates - whole
-        half = student_t(batches) * math.sqrt(float(spread @ spread) / (batches * (batches - 1)))
+        half = two_sided_t(batches, LEVEL) * math.sqrt(float(spread @ spread) / (batches * (batches - 1)))
         result = Difference(whole, half, batches, note=alike)
         if lag1(estimates) <= 1.8 / math.sqrt(batches):
             break
         alike = "neighbouring batches are alike: perhaps too narrow, use --seeds" if batches <= BATCHES[1] else ""
     return result
-
-
-def student_t(n: int, level: float = LEVEL) -> float:
-    """The two-sided quantile for n observations."""
-    from scipy.stats import t
-
-    return float(t.ppf((1 + level) / 2, n - 1))
 
 
 def lag1(values: np.ndarray) -> float:

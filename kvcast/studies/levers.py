@@ -15,11 +15,13 @@ from typing import Any
 
 from calibrate.memory import WIDTHS
 from kvcast import api
+from kvcast.scenario.disaggregation import pool_problems
 from kvcast.scenario.fitting import bundled_for
 from kvcast.studies.change import ENGINE, FREE, HARDWARE, QUALITY, Change, Given, Made
-from kvcast.studies.overload_levers import reserve, shed, short_queue
+from kvcast.studies.overload_levers import cached_first, reserve, shed, short_queue
 from kvcast.studies.prompt_levers import ANSWERS, one_salt, order, steady_layers
 from sim.engines import engine_of, having
+from sim.fleet.router import ROUTERS
 from sim.scenario import Scenario, TierConfig
 from workloads.errors import InputError
 
@@ -28,12 +30,12 @@ ADVICE = "advice"
 OVERLOAD."""
 OVERLOAD = "overload"
 """To come back after a burst, most of them at the price of refused requests."""
+ROUTER, SPLIT = "router", "split"
+"""Fewer GPUs by another router; and, of the same replicas, by other numbers that prefill."""
 HOST_TIER = TierConfig(name="host", bandwidth_gb_per_s=50.0, capacity_gib=256.0)
 """Host memory over PCIe 5.0 x16: 64 GB/s on paper."""
-WORTH_TRYING = ("round-robin", "least-loaded", "session-affinity", "llm-d-approx")
-"""Routers: one for each thing that a gateway can know. Products' own are for whoever has them."""
-"""A baseline to compare with, nothing to change to."""
 DENSE = -1
+EIGHTHS = 8
 GROUPS_LRU = "layers with a window or a state are simulated with the engine's own cache only"
 LEAST_STEP_TOKENS, LEAST_SEQUENCES, BLOCK = 256, 8, 16
 
@@ -144,14 +146,27 @@ def _larger_tiers(given: Given) -> Made:
 
 
 def _another_router(given: Given) -> Made:
-    cluster = given.scenario.cluster
+    """Those of plan.routers; what its engine's caches do not say to any router is left out."""
+    cluster, engine = given.scenario.cluster, engine_of(given.resolved.engine)
     if cluster.replicas == 1:
         return "one replica: nothing to route"
     return [
         given.change(f"router {cluster.router} -> {new}", {"cluster.router": new})
-        for new in WORTH_TRYING
-        if new != cluster.router
-    ]
+        for new in dict.fromkeys(given.scenario.plan.routers)
+        if new != cluster.router and (engine.has_oracle or not ROUTERS[new].reads_caches)
+    ] or "plan.routers has no other one for this engine"
+
+
+def _another_split(given: Given) -> Made:
+    """Prefill replicas in eighths of the fleet."""
+    pools, n = given.scenario.disaggregation, given.scenario.cluster.replicas
+    if n == 1:
+        return "one replica: nothing to split"
+    numbers = {min(max(round(n * part / EIGHTHS), 1), n - 1) for part in range(1, EIGHTHS)} - {pools.prefill_replicas}
+    old = f"{pools.prefill_replicas} of {n} replicas prefill" if pools.on else "no replica only prefills"
+    made = [given.change(f"{old} -> {new} of {n}", {"disaggregation.prefill_replicas": new}) for new in sorted(numbers)]
+    wrong = next((line for change in made for line in pool_problems(change.scenario)), None)
+    return wrong or made or "two replicas have one split"
 
 
 def _another_width(given: Given) -> Made:
@@ -264,7 +279,8 @@ def _more_memory(given: Given) -> Made:
 LEVERS = (
     Lever("prefix cache", FREE, (ADVICE, "cache_off"), _cache_on),
     Lever("eviction policy", ENGINE, (ADVICE, "evicted_policy", "evicted"), _another_policy),
-    Lever("router", FREE, (ADVICE, "other_replica"), _another_router),
+    Lever("router", FREE, (ADVICE, "other_replica", ROUTER), _another_router),
+    Lever("split", FREE, (SPLIT,), _another_split),
     Lever("tokens of a step", FREE, (ADVICE,), _step_tokens),
     Lever("sequences at once", FREE, (ADVICE,), _sequences),
     Lever("KV in fp8", QUALITY, (ADVICE,), _fp8),
@@ -282,4 +298,5 @@ LEVERS = (
     Lever("shedding", QUALITY, (OVERLOAD,), shed),
     Lever("queue limit", QUALITY, (OVERLOAD,), short_queue),
     Lever("reserve for idle prefixes", FREE, (OVERLOAD,), reserve),
+    Lever("longest cached prefix first", ENGINE, (OVERLOAD,), cached_first),
 )

@@ -15,7 +15,7 @@ tokens in blocks of one token, and 158 for C in blocks of 16: 7,000 is no whole 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +112,7 @@ def lives(rec: Recording, workload: Workload, rows: Sequence[int], caching: bool
 
 
 def _document(
-    rec: Recording, workload: Workload, row: int, causes: Causes, times: dict[str, np.ndarray]
+    rec: Recording, workload: Workload, row: int, causes: Causes, times: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
     assert rec.life is not None
     prompt, hit = int(workload.prompt_tokens[row]), int(rec.hit_tokens[row])

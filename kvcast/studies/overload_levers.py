@@ -1,7 +1,8 @@
 """Levers for a fleet that does not recover: a gateway or an engine that refuses some requests so that the others are
-served, clients that come back later, and admission that leaves a share of the memory to idle prefixes.
+served, clients that come back later, admission that leaves a share of the memory to idle prefixes, and an engine that
+serves those first whose prompts are cached.
 
->>> shed(given), short_queue(given)
+>>> shed(given), short_queue(given), cached_first(given)
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ QUEUES = (64, 128)
 RETRIES, BACKOFF_S = 5, 0.5
 RESERVES = (0.25, 0.5)
 """Shares of the KV memory that admission leaves to idle prefixes."""
+FIRST_COME, CACHED_FIRST = "fcfs", "lpm"
+ORDERS = {"scheduler_policy": "a vLLM that orders by it: an experiment, it has no flag for that", "schedule_policy": ""}
+"""Keys of [engine] that order the waiting, by engine, and what CACHED_FIRST asks for there."""
 REFUSALS = "some requests are refused (see turned away)"
 COME_BACK = "some requests are refused, and clients that wait before they try again"
 
@@ -61,6 +65,21 @@ def reserve(given: Given) -> Made:
         for share in RESERVES
         if share > given.resolved.engine.watermark
     ] or "it leaves as much already"
+
+
+def cached_first(given: Given) -> Made:
+    """Of those that wait the one with the longest cached prefix goes first."""
+    engine = given.resolved.engine
+    key = next((one for one in ORDERS if engine.semantics in _engines_with(one)), None)
+    if key is None:
+        engines = [name for one in ORDERS for name in _engines_with(one)]
+        return f"an order by cached prefix is of semantics = {' or '.join(engines)}"
+    if getattr(engine, key) != FIRST_COME:
+        return f"{key} = {getattr(engine, key)!r} already"
+    if not given.scenario.cache.enabled:
+        return "the prefix cache is off"
+    words = f"of the waiting the longest cached prefix first ({key})"
+    return [given.change(words, {f"engine.{key}": CACHED_FIRST}, ORDERS[key])]
 
 
 def _engines_with(key: str) -> tuple[str, ...]:

@@ -56,9 +56,9 @@ class OwnCost:
 
 
 def own_cost(prepared: api.Prepared) -> OwnCost:
-    workload, cluster = arriving(prepared.workload, prepared.resolved.params), prepared.scenario.cluster
+    workload, cluster = arriving(prepared.workload, prepared.resolved.each[0].params), prepared.scenario.cluster
     some, replicas = workload, cluster.replicas
-    if not prepared.scenario.shock:  # it may be of so many replicas
+    if not (prepared.scenario.shock or prepared.scenario.pool):  # it may be of so many replicas
         some, replicas = _of_some_replicas(workload, replicas)
     if len(some) <= PIECE or workload.concurrency is not None:
         part, warmup_s = picked(some, np.arange(min(PIECE, len(some)))), 0.0
@@ -83,7 +83,7 @@ def own_cost(prepared: api.Prepared) -> OwnCost:
 def _apart(prepared: api.Prepared) -> bool:
     """Whether its replicas are simulated one after the other (sim.simulate.run)."""
     scenario = prepared.scenario
-    if scenario.shock or scenario.client.acts or scenario.cluster.shed_over is not None:
+    if scenario.pool or scenario.shock or scenario.client.acts or scenario.cluster.shed_over is not None:
         return False
     return may_be_apart(find_router(scenario.cluster.router), prepared.workload, prepared.resolved.params)
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from calibrate.scaled import Scaled as ScaledSteps
 from kvcast import api, text
 from kvcast.trust.step_error import step_error
 from sim.measure.judged import Columns, good_of
@@ -20,6 +22,10 @@ from sim.measure.metrics import limits_of
 from sim.measure.sketch import sketch
 from sim.measure.verdict import Verdict, judge, named_limits, sample_in
 from sim.scenario import SloClass, SloConfig
+
+if TYPE_CHECKING:
+    from calibrate.latency import StepTime
+    from kvcast.api import Resolved
 
 SIDES = (("slower", 1, "longer"), ("faster", -1, "shorter"))
 
@@ -43,12 +49,19 @@ def model_error(prepared: api.Prepared, **options: Any) -> dict[str, Any]:
 
 def scaled(prepared: api.Prepared, **options: Any) -> Scaled:
     """Simulate both ends."""
-    error, columns, stable = step_error(prepared.resolved.profile), {}, {}
+    errors = {of.profile.content_hash: step_error(of.profile) for of in prepared.resolved.each}
+    error, columns, stable = max(errors.values(), key=lambda found: found.share), {}, {}
     for side, sign, _ in SIDES:
-        one = api.at_step_times(prepared, 1 + sign * error.share)
+        one = api.with_steps(prepared, partial(_slower, {key: sign * found.share for key, found in errors.items()}))
         columns[side], summary = sketch(api.record(one, **options), one.workload, one.scenario, None)
         stable[side] = summary["stable"]
     return Scaled(error.share, error.source, columns, stable)
+
+
+def _slower(by: Mapping[str, float], of: Resolved, step_time: StepTime) -> StepTime:
+    """Steps that take longer by their profile's share, given by its hash; that of replicas that only prefill is the
+    others'."""
+    return ScaledSteps(step_time, 1 + by.get(of.profile.content_hash, next(iter(by.values()))))
 
 
 def judged(runs: Scaled, classes: Sequence[tuple[str, SloClass]], slo: SloConfig) -> dict[str, Any]:

@@ -12,8 +12,10 @@ could not know itself; the notes in the order of time answer that.
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,13 +23,14 @@ import numpy as np
 from sim.fleet.arrivals import Arrivals
 from sim.fleet.clock import Clock
 from sim.fleet.fleet import Fleet
-from sim.fleet.histories import Announced, Histories
+from sim.fleet.histories import Announced, Histories, Notes
 from sim.fleet.recorded import Left
 from sim.fleet.replica import Replica
 from sim.fleet.router import Router
 from sim.fleet.routers.hashed import SessionHash
 from sim.fleet.routers.load import Random, RoundRobin
 from sim.kvcache.policies import POLICIES
+from sim.log import Happened
 from sim.recording import by_replica
 from sim.scenario import EngineParams
 from workloads.columns import Workload
@@ -55,7 +58,7 @@ class Only(Router):
 def may_be_apart(kind: type[Router], workload: Workload, params: EngineParams) -> bool:
     """Whether a router of this kind may leave the replicas nothing to do with each other. Not asked here: whether
     somebody watches the fleet as a whole, or acts on it."""
-    if params.ranks > 1 or params.policy not in POLICIES:  # one that knows the future, or may know anything
+    if params.ranks > 1 or params.policy not in POLICIES or params.shares_tiers:  # one may know the future, or anything
         return False
     if workload.concurrency is not None:  # a session begins when any other ends
         return False
@@ -103,32 +106,73 @@ def crossed(workload: Workload, place: np.ndarray) -> np.ndarray:
         up = further
 
 
-def run_apart(fleet: Fleet, place: np.ndarray, replicas: int, horizon_s: float | None) -> tuple[list[Left], float]:
+@dataclass(frozen=True)
+class Chunk:
+    """What consecutive replicas leave that is in no column of the log."""
+
+    left: list[Left]
+    end_s: float
+    notes: Notes
+    happened: Happened
+    told: int  #: arrivals and completions
+
+
+Copies = Callable[[Callable[[range], Chunk], Sequence[range]], Iterable[Chunk]]
+"""`map`, or what makes the calls in copies of this process and gives the answers in the same order."""
+CHUNKS = 64
+"""Of a fleet that copies of this process simulate: what one of them leaves travels at once."""
+
+
+def run_apart(
+    fleet: Fleet, place: np.ndarray, replicas: int, horizon_s: float | None, copies: Copies | None = None
+) -> tuple[list[Left], float]:
     """Simulate one replica after the other, with garbage collection off: what is left of each, and when the last of
-    their clocks stopped."""
+    their clocks stopped. copies: which the log is shared with; replicas are then simulated by them."""
     common, block_size = fleet.common, fleet.common.params.hit_block
     histories = Histories(crossed(common.workload, place), block_size)
     common.log.asked, common.under_way = histories.ask, Announced(histories, block_size)
-    left, end_s, told, collected = [], 0.0, 0, 0
+    clocked, on_clock = parts(fleet.arrivals, place, replicas), fleet.on_clock
+    simulate = partial(_chunk, fleet, histories, clocked, horizon_s)
+    edges = np.linspace(0, replicas, min(replicas, CHUNKS if copies else 1) + 1).astype(int).tolist()
+    left, end_s, told = [], 0.0, 0
     gc.freeze()  # so that what a replica leaves in circles is found without looking at all else
+    if copies is not None:
+        fleet.on_clock = None
     try:
-        for index, clocked in enumerate(parts(fleet.arrivals, place, replicas)):
-            clock = Clock()
-            common.fleet_seen = histories.begin(clock)
-            front = fleet.front(clock, Only(np.random.default_rng(0), common.workload))
-            front.serve_only(clocked, told)
-            front.replicas += fleet.replicas(front, [index])
-            front.start()
-            clock.run(until=horizon_s)
-            front.stop()
-            left.append(Left.of(front.replicas[0]))
-            end_s, told = max(end_s, clock.now), front.told
-            common.seen.pop(index, None)
-            del clock, front
-            if told >= collected + GARBAGE:
-                gc.collect()
-                collected = told
+        for chunk in (copies or map)(simulate, [range(a, b) for a, b in pairwise(edges)]):
+            left += chunk.left
+            histories.add(chunk.notes)
+            common.log.add(chunk.happened)
+            end_s, told = max(end_s, chunk.end_s), told + chunk.told
+            if copies is not None and on_clock is not None:
+                on_clock(end_s, told / (2 * len(place)))
     finally:
         gc.unfreeze()
+        fleet.on_clock = on_clock
     histories.answer(common.paths, common.log)
     return left, end_s
+
+
+def _chunk(
+    fleet: Fleet, histories: Histories, clocked: list[np.ndarray], horizon_s: float | None, indices: range
+) -> Chunk:
+    common, left, end_s, told, collected = fleet.common, [], 0.0, 0, 0
+    histories.taken()
+    common.log.taken()
+    for index in indices:
+        clock = Clock()
+        common.fleet_seen = histories.begin(clock)
+        front = fleet.front(clock, Only(np.random.default_rng(0), common.workload))
+        front.serve_only(clocked[index], told)
+        front.replicas += fleet.replicas(front, [index])
+        front.start()
+        clock.run(until=horizon_s)
+        front.stop()
+        left.append(Left.of(front.replicas[0]))
+        end_s, told = max(end_s, clock.now), front.told
+        common.seen.pop(index, None)
+        del clock, front
+        if told >= collected + GARBAGE:
+            gc.collect()
+            collected = told
+    return Chunk(left, end_s, histories.taken(), common.log.taken(), told)

@@ -170,7 +170,7 @@ class Cluster:
         """Its client sends it, for the first time or again."""
         if self.clients is not None:
             self.clients.begins(request, self._give_up)
-        if self.gate is not None and self.gate.refuses(request, self.taking, len(self.waiting)):
+        if self.gate is not None and self.gate.refuses(request, self.open_to(request), len(self.waiting)):
             self._refuse(request, SHED)
         else:
             self._route(request)
@@ -229,10 +229,17 @@ class Cluster:
         if not self.taking:
             self.waiting.append(request)
             return
-        replica = self.router.choose(request, self.taking)
+        replica = self.choose(request, self.open_to(request))
         if self.clients is not None:
             self._at[request] = replica
         replica.receive(request)
+
+    def open_to(self, request: int) -> list[Replica]:
+        """Of those that take requests, the replicas that this one may go to."""
+        return self.taking
+
+    def choose(self, request: int, replicas: list[Replica]) -> Replica:
+        return self.router.choose(request, replicas)
 
     def cannot_serve(self, request: int) -> int:
         """The status of a request that no replica could ever serve; 0 of any other."""

@@ -20,6 +20,10 @@ AT_ONCE = 1 << 16
 """Notes that are read together: only a bound on memory."""
 
 
+Notes = tuple[array, array, array]
+"""When, who and which block, of each note."""
+
+
 class Histories:
     """Notes of all replicas, each written while it runs alone."""
 
@@ -27,11 +31,30 @@ class Histories:
         """asked_of: bool [nodes], those of `crossed`; whoever is above such a node is one too."""
         self._asked_of = asked_of.tobytes()
         self._block_size = block_size
+        self._begin_notes()
+        self.clock = Clock()
+        self.seen: dict[int, int] = {}
+
+    def _begin_notes(self) -> None:
         self._time_s = array("d")
         self._who = array("i")  # a chain that got deeper, or -1 - the request that asks
         self._block = array("i")  # how deep, or how deep it reaches where only its own replica enters
-        self.clock = Clock()
-        self.seen: dict[int, int] = {}
+
+    def taken(self) -> Notes:
+        """All notes so far, which begin anew (mutates)."""
+        notes = self._time_s, self._who, self._block
+        self._begin_notes()
+        return notes
+
+    def add(self, notes: Notes) -> None:
+        """Those of the replicas that come next."""
+        if not self._time_s:
+            self._time_s, self._who, self._block = notes
+            return
+        time_s, who, block = notes
+        self._time_s.extend(time_s)
+        self._who.extend(who)
+        self._block.extend(block)
 
     def begin(self, clock: Clock) -> dict[int, int]:
         """The next replica begins: what it keeps of its cache's past, as if it were the fleet."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.measure.columns import blocks
 from sim.recording import Recording, Routed
 
 STARVED = 0.1
@@ -28,7 +29,11 @@ def balance(rec: Recording, counted: np.ndarray, computed_tokens: np.ndarray) ->
     counted: int64 [m], rows that a replica served; computed_tokens: int64 [n requests], prompt tokens not cached and
     outputs."""
     n = len(rec.steps)
-    work = np.bincount(rec.replica[counted], weights=computed_tokens[counted], minlength=n)
+    work, requests = np.zeros(n), np.zeros(n, np.int64)
+    for part in blocks(len(counted)):
+        rows = counted[part]
+        work += np.bincount(rec.replica[rows], weights=computed_tokens[rows], minlength=n)  # whole numbers: exact
+        requests += np.bincount(rec.replica[rows], minlength=n)
     total = float(work.sum())
     if not total:
         return {"jain": None, "most_share": None, "least_share": None, "starved": None, "requests": [0] * n}
@@ -38,7 +43,7 @@ def balance(rec: Recording, counted: np.ndarray, computed_tokens: np.ndarray) ->
         "most_share": float(work.max()) / total,
         "least_share": float(work.min()) / total,
         "starved": None if untold else int((work < STARVED * total / n).sum()),
-        "requests": np.bincount(rec.replica[counted], minlength=n).tolist(),
+        "requests": requests.tolist(),
     }
 
 

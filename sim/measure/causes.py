@@ -19,12 +19,13 @@ reported apart (`recomputed_tokens`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
+from sim.measure.columns import Columns, blocks, dense
 from sim.paths import ScopeCount, nodes_beyond
 from sim.recording import Recording
 from workloads.columns import SCOPES, Workload
@@ -40,62 +41,111 @@ CAUSES = (
     "changed_earlier",
     "cold",
 )
+FATES = (
+    "hit",
+    "in_flight",
+    "other_replica",
+    "partial_block",
+    "window",
+    "evicted",
+    "cache_off",
+    "other_tenant",
+    "cold",
+    "changed_earlier",
+)
+"""In the order in which tables have them."""
 NEVER = np.int32(np.iinfo(np.int32).max)
-AT_ONCE = 1 << 20
-"""Visits of nodes worked out together: only a bound on memory."""
+
+
+class Known(NamedTuple):
+    """Depths in prompts that a recording says, tokens, int32 [m]; 0 of requests that were never admitted."""
+
+    hit: np.ndarray
+    kept: np.ndarray
+    replica: np.ndarray
+    fleet: np.ndarray
+    full: np.ndarray
+    prompt: np.ndarray
+
+
+class Found(NamedTuple):
+    """Depths in prompts that the history says, beyond those that the recording does: tokens, int32 [m]."""
+
+    under_way: np.ndarray
+    tenant: np.ndarray
+    text: np.ndarray
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a recording says of where prompts were found."""
+
+    rec: Recording
+    workload: Workload
+
+    def known(self, part: slice) -> Known:
+        """Of a block of requests."""
+        rec, block = self.rec, self.rec.block_size
+        admitted = ~np.isnan(rec.admit_s[part])
+        prompt, hit, replica, fleet, window = (
+            np.where(admitted, column[part], 0).astype(np.int32)
+            for column in (
+                self.workload.prompt_tokens,
+                rec.hit_tokens,
+                rec.ceiling_replica_tokens,
+                rec.ceiling_fleet_tokens,
+                rec.window_tokens,
+            )
+        )
+        full = np.where(admitted, (prompt - 1) // block * block, 0).astype(np.int32)
+        return Known(hit, np.maximum(hit, replica - window), replica, fleet, full, prompt)
 
 
 @dataclass(frozen=True)
 class Causes:
-    """Every array is int64. Rows are all requests; those never admitted are zero everywhere."""
+    """Rows are all requests; those never admitted are zero everywhere."""
 
-    tokens: dict[str, np.ndarray]  #: cause -> [n]
-    shared_partial: (
-        np.ndarray
-    )  #: [n], of partial_block: tokens shared with an earlier request, but not as a whole block
+    tokens: Columns  #: cause -> int64 [n], made whenever asked for
+    shared_partial: np.ndarray  #: int32 [n], of partial_block: shared with an earlier request, not as a whole block
     rows: np.ndarray  #: the requests that count in by_scope
     by_scope: dict[str, np.ndarray]  #: cause, and "hit" -> [groups, len(SCOPES)], summed over the rows of each group
-    changed_layer: np.ndarray  #: [n], layer whose change cost the changed_earlier tokens; -1 none
+    changed_layer: np.ndarray  #: int16 [n], layer whose change cost the changed_earlier tokens; -1 none
     determinable: dict[str, bool]  #: False: the workload does not say, and the tokens are in `cold`
 
+    def total(self, cause: str) -> int:
+        """Tokens of the requests that count in by_scope."""
+        return int(self.by_scope[cause].sum())
 
-def miss_causes(
-    rec: Recording, workload: Workload, rows: np.ndarray, group: np.ndarray, n_groups: int, caching: bool = True
-) -> Causes:
-    """Causes of every admitted request; tokens by scope summed over `rows` (admitted requests, int64 [m]) by group [m].
 
-    Raises ValueError when hit <= replica ceiling <= fleet ceiling <= last full block does not hold for a request.
-    """
-    block = rec.block_size
-    admitted = ~np.isnan(rec.admit_s)
-    prompt, hit, replica, fleet, window = (
-        np.where(admitted, c, 0).astype(np.int32)  # depths in a prompt: half the memory of a large run
-        for c in (
-            workload.prompt_tokens,
-            rec.hit_tokens,
-            rec.ceiling_replica_tokens,
-            rec.ceiling_fleet_tokens,
-            rec.window_tokens,
-        )
-    )
-    full = np.where(admitted, (prompt - 1) // block * block, 0).astype(np.int32)
-    _check_order(hit, replica, fleet, full)
-    kept = np.maximum(hit, replica - window)
-    del window
+@dataclass(frozen=True)
+class Depths:
+    """All that tokens by cause follow from: nine columns would be a third of what a large run takes."""
 
-    history = _History(rec, workload, fleet, admitted)
-    own_text, twin = history.depth_seen(None), workload.tree.twin
-    any_text = own_text if twin is None else np.maximum(own_text, history.depth_seen(twin))
-    under_way, _ = _reach(own_text, fleet, full, block)
-    tenant, text = _reach(any_text, under_way, full, block)
-    changed, changed_layer, parts = history.changed_earlier(text, full)
-    del history
-    shared_partial = (text - tenant + np.maximum(np.minimum(any_text, prompt) - full, 0)).astype(np.int64)
-    del own_text, any_text
+    recorded: Recorded
+    found: Found  #: int32 [n]
+    changed: np.ndarray  #: int32 [n], tokens of changed_earlier
+    caching: bool
 
-    zero = np.zeros_like(prompt)
-    stretch = {
-        "hit": [(zero, hit)],
+    def tokens(self, cause: str, part: slice) -> np.ndarray:
+        """int64 [part]"""
+        changed = self.changed[part]
+        if cause == "changed_earlier":
+            return changed.astype(np.int64)
+        tokens, (first, _, _) = np.empty(len(changed), np.int64), part.indices(len(self.changed))
+        for at in blocks(len(tokens)):
+            here = slice(first + at.start, first + at.stop)
+            found = Found(*(column[here] for column in self.found))
+            spans = stretches(self.recorded.known(here), found, self.caching)[cause]
+            tokens[at] = np.sum([b - a for a, b in spans], axis=0, dtype=np.int64)
+        return tokens - changed if cause == "cold" else tokens
+
+
+def stretches(known: Known, found: Found, caching: bool) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+    """Of "hit" and every cause but `changed_earlier`, which is in `cold` here: from and to which tokens, [m] each."""
+    hit, kept, replica, fleet, full, prompt = known
+    under_way, tenant, text = found
+    return {
+        "hit": [(np.zeros_like(hit), hit)],
         "in_flight": [(fleet, under_way)],
         "other_replica": [(replica, fleet)],
         "partial_block": [(full, prompt), (tenant, text)],
@@ -105,35 +155,60 @@ def miss_causes(
         "other_tenant": [(under_way, tenant)],
         "cold": [(text, full)],
     }
-    count = _Remembered(ScopeCount(workload, rows, group, n_groups), rows)
-    by_scope = {name: sum(count(b) - count(a) for a, b in spans) for name, spans in stretch.items()}
-    by_scope["changed_earlier"] = _grouped(parts, rows, group, n_groups, len(workload))
-    by_scope["cold"] = by_scope["cold"] - by_scope["changed_earlier"]
-    del count
 
-    tokens: dict[str, Any] = {
-        name: np.sum([b - a for a, b in spans], axis=0, dtype=np.int64)
-        for name, spans in stretch.items()
-        if name != "hit"
-    }
-    tokens["changed_earlier"] = changed
-    tokens["cold"] -= changed
-    one_root = int((workload.tree.parent < 0).sum()) <= 1
+
+def miss_causes(
+    rec: Recording, workload: Workload, rows: np.ndarray, group: np.ndarray, n_groups: int, caching: bool = True
+) -> Causes:
+    """Causes of every admitted request; tokens by scope summed over `rows` (admitted requests, int [m], ascending) by
+    group [m].
+
+    Raises ValueError when hit <= replica ceiling <= fleet ceiling <= last full block does not hold for a request.
+    """
+    n, recorded = len(workload), Recorded(rec, workload)
+    _check_order(recorded, n)
+    history, scopes = _History(rec, workload), ScopeCount(workload, n_groups)
+    found = Found(*(np.zeros(n, np.int32) for _ in Found._fields))
+    changed, shared_partial, layer = np.zeros(n, np.int32), np.zeros(n, np.int32), np.full(n, -1, np.int16)
+    by_scope = {name: np.zeros((n_groups, len(SCOPES)), np.int64) for name in FATES}
+    for part in blocks(n):
+        known, visits = recorded.known(part), history.visits(part)
+        own_text, any_text = history.depths_seen(part, visits)
+        under_way, _ = _reach(own_text, known.fleet, known.full, rec.block_size)
+        tenant, text = _reach(any_text, under_way, known.full, rec.block_size)
+        here = Found(under_way, tenant, text)
+        for column, values in zip(found, here, strict=True):
+            column[part] = values
+        shared_partial[part] = text - tenant + np.maximum(np.minimum(any_text, known.prompt) - known.full, 0)
+        changed[part], layer[part], again = history.changed_earlier(part, visits, text, known.full)
+        mine = slice(*np.searchsorted(rows, (part.start, part.stop)))
+        count = _Remembered(scopes, rows[mine], group[mine], part.start)
+        for name, spans in stretches(known, here, caching).items():
+            by_scope[name] += sum(count(b) - count(a) for a, b in spans)
+        _add_by_scope(by_scope["changed_earlier"], again, rows[mine] - part.start, group[mine], part.stop - part.start)
+    by_scope["cold"] -= by_scope["changed_earlier"]
+    tree = workload.tree
     determinable = {
-        "other_tenant": workload.tree.twin is not None or one_root,
-        "changed_earlier": workload.tree.content is not None,
+        "other_tenant": tree.twin is not None or int((tree.parent < 0).sum()) <= 1,
+        "changed_earlier": tree.content is not None,
     }
-    return Causes({c: tokens[c] for c in CAUSES}, shared_partial, rows, by_scope, changed_layer, determinable)
+    depths = Depths(recorded, found, changed, caching)
+    tokens = Columns({cause: partial(depths.tokens, cause) for cause in CAUSES})
+    return Causes(tokens, shared_partial, rows, by_scope, layer, determinable)
 
 
-def _check_order(hit: np.ndarray, replica: np.ndarray, fleet: np.ndarray, full: np.ndarray) -> None:
-    bad = np.flatnonzero((hit < 0) | (hit > replica) | (replica > fleet) | (fleet > full))
-    if len(bad):
-        r = int(bad[0])
-        raise ValueError(
-            f"request {r}: expected hit <= replica ceiling <= fleet ceiling <= full blocks of the prompt, "
-            f"got {hit[r]}, {replica[r]}, {fleet[r]}, {full[r]} tokens ({len(bad)} such requests)"
-        )
+def _check_order(recorded: Recorded, n: int) -> None:
+    count, first = 0, ""
+    for part in blocks(n):
+        hit, _, replica, fleet, full, _ = recorded.known(part)
+        bad = np.flatnonzero((hit < 0) | (hit > replica) | (replica > fleet) | (fleet > full))
+        if len(bad) and not count:
+            r = int(bad[0])
+            first = f"{part.start + r}: expected hit <= replica ceiling <= fleet ceiling <= full blocks of the prompt,"
+            first += f" got {hit[r]}, {replica[r]}, {fleet[r]}, {full[r]} tokens"
+        count += len(bad)
+    if count:
+        raise ValueError(f"request {first} ({count} such requests)")
 
 
 def _reach(depth: np.ndarray, at_least: np.ndarray, at_most: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
@@ -142,30 +217,39 @@ def _reach(depth: np.ndarray, at_least: np.ndarray, at_most: np.ndarray, block: 
     return np.maximum(text // block * block, at_least), text
 
 
-def _grouped(parts: tuple[np.ndarray, ...], rows: np.ndarray, group: np.ndarray, n_groups: int, n: int) -> np.ndarray:
-    """int64 [groups, scopes] of (request, scope, tokens) parts; requests outside `rows` do not count."""
+def _add_by_scope(sums: np.ndarray, parts: tuple[np.ndarray, ...], rows: np.ndarray, group: np.ndarray, n: int) -> None:
+    """Add to int64 [groups, scopes] the (request, scope, tokens) parts of n requests; those outside `rows` do not
+    count."""
     request, scope, tokens = parts
     group_of = np.full(n, -1, np.int64)
     group_of[rows] = group
     counted = group_of[request] >= 0
-    sums = np.zeros((n_groups, len(SCOPES)), np.int64)
     np.add.at(sums, (group_of[request[counted]], scope[counted]), tokens[counted])
-    return sums
 
 
 class _Remembered:
     """Scope counts of depths seen before are not counted again: with one replica most of the depths are one column."""
 
-    def __init__(self, count: ScopeCount, rows: np.ndarray) -> None:
-        self.count, self.rows = count, rows
+    def __init__(self, count: ScopeCount, rows: np.ndarray, group: np.ndarray, first: int) -> None:
+        """rows, group: of the block of requests that begins with `first`."""
+        self.count, self.rows, self.group, self.first = count, rows, group, first
         self.known: list[tuple[np.ndarray, np.ndarray]] = []
 
     def __call__(self, depth: np.ndarray) -> np.ndarray:
         for other, sums in self.known:
             if np.array_equal(depth, other):
                 return sums
-        self.known.append((depth, self.count(depth[self.rows])))
+        self.known.append((depth, self.count(self.rows, self.group, depth[self.rows - self.first])))
         return self.known[-1][1]
+
+
+class Visits(NamedTuple):
+    """Nodes of paths that lie beyond their request's fleet ceiling, of a block of requests: [visits] each."""
+
+    rows: np.ndarray  #: int32, places in the block
+    nodes: np.ndarray  #: int32
+    since: np.ndarray  #: int32, rank of the admission from which on the node is there
+    whole_path: np.ndarray  #: bool, it ends where its request's path does: without the last token
 
 
 class _History:
@@ -176,79 +260,84 @@ class _History:
     from its request's finish, without the last token, whose KV is never computed.
     """
 
-    def __init__(self, rec: Recording, workload: Workload, ceiling: np.ndarray, admitted: np.ndarray) -> None:
-        tree = self.tree = workload.tree
-        self.n, self.workload = len(workload), workload
-        order = np.flatnonzero(admitted)[np.argsort(rec.admit_s[admitted], kind="stable")]
-        self.rank = np.full(self.n, -1, np.int32)
-        self.rank[order] = np.arange(len(order))
-        levels = nodes_beyond(tree, np.where(admitted, workload.leaf, 0), np.where(admitted, ceiling, NEVER))
-        beyond = [(rows.astype(np.int32), nodes) for rows, nodes in levels]
-        self.rows, self.nodes = (
-            np.concatenate([np.empty(0, np.int32), *(level[i] for level in beyond)]) for i in (0, 1)
-        )
-        del beyond
+    def __init__(self, rec: Recording, workload: Workload) -> None:
+        tree, n = workload.tree, len(workload)
+        self.rec, self.workload, self.tree = rec, workload, tree
+        admitted = np.flatnonzero(~np.isnan(rec.admit_s)).astype(np.int32)
+        order = admitted[np.argsort(rec.admit_s[admitted], kind="stable")]
         admitted_s = rec.admit_s[order]
-        self.whole_path = np.empty(len(self.rows), bool)
-        self.since = np.empty(len(self.rows), np.int32)
-        for part in self._parts():
-            rows, end = self.rows[part], tree.end[self.nodes[part]]
-            prompt, finish_s = workload.prompt_tokens[rows], rec.finish_s[rows]
-            in_prompt = end <= prompt
-            self.whole_path[part] = ~in_prompt & (end == prompt + workload.output_tokens[rows])
-            finish = np.searchsorted(admitted_s, finish_s, side="left") - 1  # NaN sorts last: never
-            self.since[part] = np.where(in_prompt, self.rank[rows], np.where(np.isnan(finish_s), NEVER, finish))
+        self.rank, self.finished = np.full(n, -1, np.int32), np.empty(n, np.int32)
+        self.rank[order] = np.arange(len(order), dtype=np.int32)
+        for part in blocks(n):
+            finish_s = rec.finish_s[part]  # NaN sorts last: never
+            before = np.searchsorted(admitted_s, finish_s, side="left") - 1
+            self.finished[part] = np.where(np.isnan(finish_s), NEVER, before)
+        del admitted, order, admitted_s
+        twins = [None] if tree.twin is None else [None, tree.twin]
+        self.seen = [(twin, np.full(len(tree), NEVER), np.full(len(tree), NEVER)) for twin in twins]
+        self.text = None if tree.content is None else dense(tree.content + 1)  # 0: unknown
+        self.first = np.full(0 if self.text is None else int(self.text.max(initial=0)) + 1, NEVER)
+        for part in blocks(n):
+            self._note(self.visits(part))
 
-    def _parts(self) -> Iterator[slice]:
-        return (slice(at, at + AT_ONCE) for at in range(0, len(self.rows), AT_ONCE))
+    def _note(self, visits: Visits) -> None:
+        for twin, whole, short in self.seen:
+            node, is_path = _twins(visits.nodes, twin), visits.whole_path
+            np.minimum.at(whole, node[~is_path], visits.since[~is_path])
+            np.minimum.at(short, node[is_path], visits.since[is_path])
+        if self.text is not None:
+            np.minimum.at(self.first, self.text[visits.nodes], visits.since)
 
-    def depth_seen(self, twin: np.ndarray | None) -> np.ndarray:
-        """Deepest token of each path that lies at the end of a node an earlier request went through: int32 [n]."""
-        whole, short = np.full(len(self.tree), NEVER), np.full(len(self.tree), NEVER)
-        for part in self._parts():
-            node, is_path = self._twins(part, twin), self.whole_path[part]
-            np.minimum.at(whole, node[~is_path], self.since[part][~is_path])
-            np.minimum.at(short, node[is_path], self.since[part][is_path])
-        depth = np.zeros(self.n, np.int32)
-        for part in self._parts():
-            node, rows, end = self._twins(part, twin), self.rows[part], self.tree.end[self.nodes[part]]
-            mine = self.rank[rows]
+    def visits(self, part: slice) -> Visits:
+        """Of a block of requests."""
+        tree, workload = self.tree, self.workload
+        admitted = self.rank[part] >= 0
+        depth = np.where(admitted, self.rec.ceiling_fleet_tokens[part], NEVER)
+        levels = list(nodes_beyond(tree, np.where(admitted, workload.leaf[part], 0), depth))
+        empty = (np.empty(0, np.int32), np.empty(0, np.int32))
+        rows, nodes = (np.concatenate(column).astype(np.int32) for column in zip(empty, *levels, strict=True))
+        end, prompt = tree.end[nodes], workload.prompt_tokens[part][rows]
+        in_prompt = end <= prompt
+        whole_path = ~in_prompt & (end == prompt + workload.output_tokens[part][rows])
+        since = np.where(in_prompt, self.rank[part][rows], self.finished[part][rows])
+        return Visits(rows, nodes, since, whole_path)
+
+    def depths_seen(self, part: slice, visits: Visits) -> tuple[np.ndarray, np.ndarray]:
+        """Deepest token of each path of a block of requests that lies at the end of a node an earlier request went
+        through, or one that is the same text of any tenant: int32 [block] both."""
+        mine, end = self.rank[part][visits.rows], self.tree.end[visits.nodes]
+        depths = []
+        for twin, whole, short in self.seen:
+            node, depth = _twins(visits.nodes, twin), np.zeros(part.stop - part.start, np.int32)
             reach = np.where(whole[node] < mine, end, np.where(short[node] < mine, end - 1, 0))
-            np.maximum.at(depth, rows, reach.astype(np.int32))
-        return depth
-
-    def _twins(self, part: slice, twin: np.ndarray | None) -> np.ndarray:
-        return self.nodes[part] if twin is None else twin[self.nodes[part]]
+            np.maximum.at(depth, visits.rows, reach.astype(np.int32))
+            depths.append(depth)
+        return depths[0], np.maximum(depths[0], depths[-1])
 
     def changed_earlier(
-        self, known: np.ndarray, full: np.ndarray
+        self, part: slice, visits: Visits, known: np.ndarray, full: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
-        """Text seen before, but after other text: tokens [n], guilty layer [n], and its parts (request, scope, tokens).
+        """Text seen before, but after other text, of a block of requests: tokens [block], guilty layer [block], and its
+        parts (place in the block, scope, tokens).
 
         The guilty layer is that of the first node beyond `known`: from there on the prompt differs.
         """
-        tree, layer, tokens = self.tree, np.full(self.n, -1, np.int64), np.zeros(self.n, np.int64)
-        none = np.empty(0, np.int64)
-        if tree.content is None:
+        tree, (rows, nodes, _, _) = self.tree, visits
+        tokens, layer = np.zeros(len(known), np.int64), np.full(len(known), -1, np.int16)
+        if self.text is None:
+            none = np.empty(0, np.int64)
             return tokens, layer, (none, none, none)
-        texts, text_id = np.unique(tree.content, return_inverse=True)
-        text_id = text_id.astype(np.int32)
-        first = np.full(len(texts), NEVER)
-        for part in self._parts():
-            np.minimum.at(first, text_id[self.nodes[part]], self.since[part])
-        found = []
-        for part in self._parts():
-            rows, nodes = self.rows[part], self.nodes[part]
-            start, end = np.where(tree.parent[nodes] < 0, 0, tree.end[tree.parent[nodes]]), tree.end[nodes]
-            low, high = np.maximum(start, known[rows]), np.minimum(end, full[rows])
-            again = (tree.content[nodes] >= 0) & (first[text_id[nodes]] < self.rank[rows]) & (high > low)
-            found.append((rows[again], nodes[again], (high - low)[again]))
-            parting = (start <= known[rows]) & (known[rows] < end)
-            layer[rows[parting]] = tree.layer[nodes[parting]]
-        request, node, amount = (
-            (np.concatenate([none, *column]) for column in zip(*found, strict=True)) if found else (none,) * 3
-        )
-        tokens += np.bincount(request, weights=amount, minlength=self.n).astype(np.int64)
+        start, end = np.where(tree.parent[nodes] < 0, 0, tree.end[tree.parent[nodes]]), tree.end[nodes]
+        low, high = np.maximum(start, known[rows]), np.minimum(end, full[rows])
+        again = (self.text[nodes] > 0) & (self.first[self.text[nodes]] < self.rank[part][rows]) & (high > low)
+        parting = (start <= known[rows]) & (known[rows] < end)
+        layer[rows[parting]] = tree.layer[nodes[parting]]
+        amount = (high - low)[again]
+        np.add.at(tokens, rows[again], amount)
         layer[tokens == 0] = -1
-        scope = np.asarray(self.workload.layer_scopes, np.int64)[tree.layer[node]]
-        return tokens, layer, (request, scope, amount)
+        scope = np.asarray(self.workload.layer_scopes, np.int64)[tree.layer[nodes[again]]]
+        return tokens, layer, (rows[again], scope, amount)
+
+
+def _twins(nodes: np.ndarray, twin: np.ndarray | None) -> np.ndarray:
+    return nodes if twin is None else twin[nodes]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.measure.columns import blocks, dense
 from sim.measure.judged import dollars, pair
 from sim.recording import Recording, Steps, by_replica
 from workloads import portable
@@ -87,15 +88,17 @@ def cost_summary(
 ) -> tuple[dict[str, Any], np.ndarray, dict[str, np.ndarray]]:
     """Cost of the window, per-request GPU-hours with idle time included, and the same per session.
 
-    gpu_s: busy GPU-seconds per request [n]. inside: the window's arrivals [n], which pay for the whole window.
-    held_gpu_s: GPUs x window. input_tokens, output_tokens: processed in the window; the whole cost is given over each
-    and over both: three views of one bill, not parts of it. Without a price the dollar figures are None, never a guess.
+    gpu_s: busy GPU-seconds per request [n]; becomes the hours. inside: the window's arrivals [n], which pay for the
+    whole window. held_gpu_s: GPUs x window. input_tokens, output_tokens: processed in the window; the whole cost is
+    given over each and over both: three views of one bill, not parts of it. Without a price the dollar figures are
+    None, never a guess.
     """
-    paying = np.where(inside, gpu_s, 0.0)
-    total = portable.total(paying)
-    hours = paying * (held_gpu_s / total if total > 0 else 0.0) / 3600
-    ids, inverse = np.unique(session[inside], return_inverse=True)
-    session_hours = np.bincount(inverse, weights=hours[inside], minlength=len(ids))
+    hours = gpu_s
+    hours[~inside] = 0.0
+    total = portable.total(hours)
+    hours *= held_gpu_s / total if total > 0 else 0.0
+    hours /= 3600
+    sessions = _by_session(session, inside, hours)
     gpu_hours = held_gpu_s / 3600
 
     n, tokens = (
@@ -105,11 +108,25 @@ def cost_summary(
     hours_per_million = {name: gpu_hours / count * 1e6 if count else None for name, count in tokens.items()}
     used: dict[str, Any] = {
         **{f"gpu_hours_per_million_{name}_tokens": spent for name, spent in hours_per_million.items()},
-        "sessions": len(ids),
+        "sessions": len(sessions["session_id"]),
     }
     cost = {**dollars(used, gpu_hours, n, usd_per_hour), **used}
-    counts = np.bincount(inverse, minlength=len(ids))
-    return cost, hours, {"session_id": ids, "requests": counts, "gpu_hours": session_hours}
+    return cost, hours, sessions
+
+
+def _by_session(session: np.ndarray, inside: np.ndarray, hours: np.ndarray) -> dict[str, np.ndarray]:
+    """session_id (ascending), requests and gpu_hours of the sessions of requests inside; each argument is [n]."""
+    place = dense(session)
+    slots = int(place.max(initial=-1)) + 1
+    requests, gpu_hours, first = np.zeros(slots, np.int64), np.zeros(slots), np.zeros(slots, session.dtype)
+    for part in blocks(len(place)):
+        mine = inside[part]
+        at = place[part][mine]
+        np.add.at(requests, at, 1)
+        np.add.at(gpu_hours, at, hours[part][mine])
+        first[at] = session[part][mine]
+    seen = requests > 0
+    return {"session_id": first[seen], "requests": requests[seen], "gpu_hours": gpu_hours[seen]}
 
 
 def cache_worth(on: Mapping[str, Any], off: Mapping[str, Any] | None = None) -> dict[str, Any]:

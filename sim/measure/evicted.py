@@ -56,9 +56,9 @@ def evicted_parts(rec: Recording, workload: Workload, rows: np.ndarray, group: n
     optimum = schedule_optimum(workload, rec)
     hit, best, ceiling = rec.hit_tokens, optimum.hit_tokens, rec.ceiling_replica_tokens
     split = split_evicted(hit, best, ceiling)
-    count = ScopeCount(workload, rows, group, n_groups)
+    count = ScopeCount(workload, n_groups)
     at_hit, at_best, at_both, at_ceiling = (
-        count(depth[rows]) for depth in (hit, np.minimum(hit, best), np.maximum(hit, best), ceiling)
+        count(rows, group, depth[rows]) for depth in (hit, np.minimum(hit, best), np.maximum(hit, best), ceiling)
     )
     by_scope = {"policy": at_both - at_hit, "memory": at_ceiling - at_both, "given_up": at_hit - at_best}
     return Evicted(optimum, {"policy": split.policy, "memory": split.memory, "given_up": split.gave_up}, by_scope)

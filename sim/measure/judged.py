@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from sim.measure import columns as made
 from sim.measure import metrics
 from sim.measure.collapse import fall_of
-from sim.measure.verdict import groups, judge, sample_in
+from sim.measure.columns import all_or
+from sim.measure.verdict import LIMITS, Sample, groups, in_order, judge
 from sim.recording import COMPLETED
 from sim.scenario import SloClass, SloConfig
 
@@ -36,7 +39,7 @@ def is_limited(slo: Limits) -> bool:
 def good_of(columns: Columns, slo: Limits) -> np.ndarray:
     """bool [n]: the requests that completed within every limit of their class, window or not."""
     completed = columns["status"] == COMPLETED
-    return metrics.good(columns, completed, columns["class_id"].astype(np.int64), [limits for _, limits in slo])
+    return metrics.good(columns, completed, columns["class_id"], [limits for _, limits in slo])
 
 
 def by_limits(
@@ -62,11 +65,27 @@ def by_limits(
     }
     if limited and asked.attainment is not None:
         named = [(name, limits) for name, (_, limits) in zip(names, slo, strict=True)]
-        here = {"good": good, **{name: columns[name] for name in COLUMNS}}
-        found["verdict"] = judge([sample_in(here, named)], asked, stable).as_document()
-        class_id = columns["class_id"].astype(np.int64)[inside]
-        found["fell"] = fall_of(columns["arrival_s"][inside], good[inside], class_id, groups(named, asked))
+        found["verdict"] = judge([_sample(columns, good, inside, named)], asked, stable).as_document()
+        some = all_or(inside)
+        found["fell"] = fall_of(columns["arrival_s"][some], good[some], columns["class_id"][some], groups(named, asked))
     return found
+
+
+def _sample(columns: Columns, good: np.ndarray, inside: np.ndarray, named: Limits) -> Sample:
+    """`sim.measure.verdict.sample_in`, whose columns are made when they are asked for."""
+    rows = in_order(columns["arrival_s"], inside)
+    told = {"good": good, "completed": columns["status"] == COMPLETED}
+    return Sample(
+        named,
+        made.Columns(
+            {name: column[rows] for name, column in told.items()}
+            | {name: partial(_taken, columns, name, rows) for name in ("class_id", *LIMITS)}
+        ),
+    )
+
+
+def _taken(columns: Columns, name: str, rows: np.ndarray, part: slice) -> np.ndarray:
+    return columns[name][rows[part]]
 
 
 def attainment(good: np.ndarray, mine: np.ndarray) -> float | None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from sim.measure.columns import Columns, minus
 from sim.recording import ABANDONED, ABORTED, COMPLETED, NOT_ARRIVED, UNFINISHED, Recording, Samples, Steps, by_replica
 from sim.scenario import SloClass, SloConfig
 from workloads import portable
@@ -89,27 +91,44 @@ def run_end_s(rec: Recording) -> float:
     return float(max(np.nanmax(rec.finish_s), np.nanmax(rec.arrival_s)))
 
 
-def per_request(rec: Recording, workload: Workload) -> dict[str, np.ndarray]:
+def per_request(rec: Recording, workload: Workload) -> Columns:
     """ttft_s, tpot_s, e2e_s and queue_s, float64 [n]; NaN where undefined (TPOT of a single output token). A request
     that was prefilled elsewhere has waited in the queues of both replicas."""
-    queue_s = rec.admit_s - rec.arrival_s
-    out = workload.output_tokens
+    waited_s = None if rec.handed is None else rec.handed.waited_s
+    return Columns(
+        {
+            "ttft_s": partial(minus, rec.first_token_s, rec.arrival_s),
+            "tpot_s": partial(_tpot_s, rec.first_token_s, rec.finish_s, workload.output_tokens),
+            "e2e_s": partial(minus, rec.finish_s, rec.arrival_s),
+            "queue_s": partial(_queue_s, rec.arrival_s, rec.admit_s, waited_s),
+        }
+    )
+
+
+def _tpot_s(first_token_s: np.ndarray, finish_s: np.ndarray, output_tokens: np.ndarray, part: slice) -> np.ndarray:
+    """float64 [part]"""
+    tpot_s, out = minus(finish_s, first_token_s, part), output_tokens[part]
     with np.errstate(divide="ignore", invalid="ignore"):
-        tpot = np.where(out > 1, (rec.finish_s - rec.first_token_s) / (out - 1), np.nan)
-    return {
-        "ttft_s": rec.first_token_s - rec.arrival_s,
-        "tpot_s": tpot,
-        "e2e_s": rec.finish_s - rec.arrival_s,
-        "queue_s": queue_s if rec.handed is None else queue_s + rec.handed.waited_s,
-    }
+        tpot_s /= out - 1
+    tpot_s[out <= 1] = np.nan
+    return tpot_s
+
+
+def _queue_s(arrival_s: np.ndarray, admit_s: np.ndarray, waited_s: np.ndarray | None, part: slice) -> np.ndarray:
+    """float64 [part]"""
+    queue_s = minus(admit_s, arrival_s, part)
+    return queue_s if waited_s is None else queue_s + waited_s[part]
 
 
 def describe(values: np.ndarray) -> dict[str, float | None]:
-    """mean, median, std (population) and p50 to p99 of the values that are not NaN; None when there are none."""
-    values = values[~np.isnan(values)]
+    """mean, median, std (population) and p50 to p99 of the values that are not NaN; None when there are none. Leaves
+    the values in another order."""
+    known = ~np.isnan(values)
+    values = values if known.all() else values[known]
     if not len(values):
         return named(None, None, None)
-    return named(portable.mean(values), portable.std(values), np.percentile(values, PERCENTILES))
+    mean, std = portable.mean(values), portable.std(values)
+    return named(mean, std, np.percentile(values, PERCENTILES, overwrite_input=True))
 
 
 def dot(a: np.ndarray, b: np.ndarray) -> float:
@@ -218,11 +237,15 @@ def in_system_mean(rec: Recording, window: Window) -> float:
     """Mean over the window of the number of requests between arrival and last token, exact (Little's law holds)."""
     if window.seconds <= 0:
         return 0.0
-    entered = entered_system(rec)
-    left_s = rec.left_s[entered]
-    leave = np.where(np.isnan(left_s), np.inf, left_s)
-    stay = np.minimum(leave, window.end_s) - np.maximum(rec.arrival_s[entered], window.start_s)
-    return portable.total(np.maximum(stay, 0)) / window.seconds
+    entered, left_s = np.flatnonzero(entered_system(rec)), rec.left_s
+
+    def stay_s(part: slice) -> np.ndarray:
+        leave_s = left_s[entered[part]]
+        leave_s = np.where(np.isnan(leave_s), np.inf, leave_s)
+        stay = np.minimum(leave_s, window.end_s) - np.maximum(rec.arrival_s[entered[part]], window.start_s)
+        return np.maximum(stay, 0)
+
+    return portable.total_of(stay_s, len(entered)) / window.seconds
 
 
 def entered_system(rec: Recording) -> np.ndarray:

@@ -73,6 +73,12 @@ def notes(
             f"starvation: {b['starved']} of {summary['replicas']} replicas had less than a tenth of the mean of the"
             f" work, the busiest {b['most_share']:.0%} of all; router {router!r} sends it so"
         )
+    for pool in summary.get("pools", ()) if "balance" not in summary else ():
+        if pool["starved"]:
+            notes.append(
+                f"starvation in pool {pool['pool']}: {pool['starved']} of {pool['replicas']} replicas had less than a"
+                f" tenth of the mean of its work; router {scenario.cluster.router!r} sends it so"
+            )
     if "routing" in summary:
         notes.append(_routing(summary["routing"]))
     elif scenario.run.explain_routing:

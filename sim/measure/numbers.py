@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,15 +28,20 @@ COUNTING_RULE = "full blocks found at first admission / prompt tokens, whole clu
 
 
 def latencies(
-    rec: Recording, times: dict[str, np.ndarray], groups: list[np.ndarray]
+    rec: Recording, times: Mapping[str, np.ndarray], groups: list[np.ndarray]
 ) -> list[dict[str, dict[str, float | None]]]:
     column = {"ttft": "ttft_s", "tpot": "tpot_s", "e2el": "e2e_s", "queue": "queue_s"}
     tables = []
     for group, itl in zip(groups, gaps.describe(rec, groups), strict=True):
-        table = {name: metrics.describe(times[column[name]][group] * 1e3) for name in column}
+        table = {name: metrics.describe(_ms(times[column[name]][group])) for name in column}
         table["itl"] = itl
         tables.append({name: table[name] for name in LATENCIES})
     return tables
+
+
+def _ms(seconds: np.ndarray) -> np.ndarray:
+    """In place."""
+    return np.multiply(seconds, 1e3, out=seconds)
 
 
 def latency_of(stability: Stability, scenario: Scenario) -> str:
@@ -113,9 +118,7 @@ def cache_numbers(rec: Recording, workload: Workload, counted: np.ndarray, cause
         "block_size": rec.block_size,
         "kv_blocks": rec.kv_blocks,
         "prefix_identity": workload.prefix_identity,
-        "miss_tokens": {
-            c: int(causes.tokens[c][counted].sum()) if causes.determinable.get(c, True) else None for c in CAUSES
-        },
+        "miss_tokens": {c: causes.total(c) if causes.determinable.get(c, True) else None for c in CAUSES},
         "shared_partial_block_tokens": int(causes.shared_partial[counted].sum()),
         "hit_tokens": {"by_scope": by_scope(causes.by_scope["hit"])},
         "preemptions": int(rec.preemptions[counted].sum()),
@@ -133,9 +136,17 @@ def flops(rec: Recording, workload: Workload, counted: np.ndarray, flops: Callab
     """FLOPs of the counted prompts without a cache, and what the first admissions' hits saved of them."""
     if flops is None:
         return {"prefill_flops": None, "prefill_flops_saved": None}
-    prompt, hit = workload.prompt_tokens[counted], rec.hit_tokens[counted].astype(np.int64)
-    whole = portable.total(flops(prompt, np.zeros_like(prompt)))
-    return {"prefill_flops": whole, "prefill_flops_saved": whole - portable.total(flops(prompt - hit, hit))}
+
+    def whole(part: slice) -> np.ndarray:
+        prompt = workload.prompt_tokens[counted[part]]
+        return flops(prompt, np.zeros_like(prompt))
+
+    def computed(part: slice) -> np.ndarray:
+        prompt, hit = workload.prompt_tokens[counted[part]], rec.hit_tokens[counted[part]].astype(np.int64)
+        return flops(prompt - hit, hit)
+
+    of_all, of_computed = (portable.total_of(each, len(counted)) for each in (whole, computed))
+    return {"prefill_flops": of_all, "prefill_flops_saved": of_all - of_computed}
 
 
 def engine_numbers(

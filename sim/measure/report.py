@@ -10,16 +10,18 @@ not be trusted is None with a reason in `notes`, not a number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.measure import judged, metrics, pools
+from sim.measure import judged, metrics, mixed, pools
 from sim.measure.balance import balance, passed_over
 from sim.measure.causes import miss_causes
+from sim.measure.columns import Columns
 from sim.measure.cost import busy_gpu_s, cache_worth, cost_summary
+from sim.measure.fairness import fairness, with_service
 from sim.measure.held import fleet_row, replicas_held
 from sim.measure.metrics import Window
 from sim.measure.notes import notes
@@ -52,6 +54,7 @@ from sim.measure.utilization import utilization
 from sim.measure.verdict import named_limits
 from sim.recording import ABANDONED, COMPLETED, NOT_ARRIVED, STATUS, Recording, Samples, Steps
 from sim.scenario import RunConfig, Scenario, SloClass
+from sim.tenants import weights_of
 from workloads.columns import Workload
 
 if TYPE_CHECKING:
@@ -67,7 +70,7 @@ class Report:
     classes: dict[str, dict[str, Any]]  #: the same per workload class
     slo_classes: dict[str, dict[str, Any]]  #: limits, arrivals, good, attainment per SLO class; "" = the default limits
     tenants: dict[str, dict[str, Any]]
-    requests: dict[str, np.ndarray]  #: [n] columns for requests.parquet
+    requests: Mapping[str, np.ndarray]  #: [n] columns for requests.parquet; some are made whenever they are asked for
     sessions: dict[str, np.ndarray]  #: session_id, requests, gpu_hours (idle time included)
     timeline: dict[str, np.ndarray]  #: [points] cluster state over time, and where the prompt tokens went
     cache: dict[str, np.ndarray]  #: class, t_s, scope, fate, tokens: the same by all of them, of the window
@@ -96,25 +99,22 @@ def build_report(
     A recording with the events of its caches (record_cache) has its evicted tokens split by the optimum of its
     schedule."""
     window, inside = judged_window(rec, workload, scenario.run)
-    class_id = workload.column("class_id").astype(np.int64)
+    class_id = workload.column("class_id")
     times = metrics.per_request(rec, workload)
     completed = rec.status == COMPLETED
     admitted = ~np.isnan(rec.admit_s)
     slo = metrics.limits_of(workload, scenario.slo)
     limited = judged.is_limited(slo)
-    columns = {
-        "class_id": class_id,
-        "status": rec.status,
-        "arrival_s": rec.arrival_s,
-        "in_window": inside,
-        **{name: times[name] for name in ("ttft_s", "tpot_s", "e2e_s")},
-    }
+    columns = Columns(
+        {"class_id": class_id, "status": rec.status, "arrival_s": rec.arrival_s, "in_window": inside, **times.given()}
+    )
     good = judged.good_of(columns, slo)
 
     n_classes = max(len(workload.class_names), 1)
-    counted = np.flatnonzero(inside & admitted)
+    counted = np.flatnonzero(inside & admitted).astype(np.int32)
     ends_s = interval_ends(rec)
-    group = class_id[counted] * len(ends_s) + interval_of(ends_s, rec.admit_s[counted])
+    group = interval_of(ends_s, rec.admit_s[counted]).astype(np.int32)
+    group += class_id[counted] * np.int32(len(ends_s))
     grouping = (counted, group, n_classes * len(ends_s))
     causes = miss_causes(rec, workload, *grouping, caching=scenario.cache.enabled)
     evicted = None
@@ -122,15 +122,17 @@ def build_report(
         from sim.measure.evicted import evicted_parts  # only here is an optimum needed
 
         evicted = evicted_parts(rec, workload, *grouping)
+    del group, grouping
     stability = stability_of(rec, workload, window)
     gpus, held = scenario.gpus_per_replica, replicas_held(rec, window.start_s, window.end_s)
-    computed = workload.prompt_tokens - rec.hit_tokens + rec.recomputed_tokens
-    work = np.where(admitted, computed, 0).astype(np.int64)
-    gpu_s = busy_gpu_s(rec, work, gpus) if rec.handed is None else pools.gpu_seconds(rec, work, scenario)
+    work = _computed(rec, workload)
+    gpu_s = _gpu_seconds(rec, work, scenario)
+    del work
+    paid = mixed.paid(gpu_s, inside, rec, scenario, window) if scenario.pool else gpu_s
     output_tokens = metrics.tokens_emitted(rec, window)
     prefilled_tokens = int(workload.prompt_tokens[window.holds(rec.first_token_s)].sum())
     cost, gpu_hours, sessions = cost_summary(
-        gpu_s,
+        paid,
         inside,
         workload.column("session_id"),
         held * gpus * window.seconds,
@@ -143,12 +145,13 @@ def build_report(
         [inside & completed & (class_id == c) for c in range(n_classes)] if n_classes > 1 else []
     )
     latency = latencies(rec, times, told_apart)
+    del told_apart
     told = latency_of(stability, scenario)
     shares = metrics.step_shares(rec.steps, window)
     if rec.verified is not None:  # a decode has that many rows, and reads its context once: StepWork knows neither
         shares["decode_batch"] /= rec.verified.rows
         step_work = None
-    gpu_busy_s = shares["busy_s"] * gpus
+    gpu_busy_s = mixed.busy_gpus_s(rec, window, scenario) if scenario.pool else shares["busy_s"] * gpus
     if rec.handed is not None:
         gpu_busy_s = pools.busy_gpus_s(rec, window, scenario)
         step_work = step_work if len(set(pools.pool_gpus(scenario))) == 1 else None  # it is of one width
@@ -158,6 +161,7 @@ def build_report(
     )
     fell = of_limits["fell"]
     shocks = _shocks(rec, workload, scenario, slo, class_id, good, inside, window) if scenario.shock else []
+    even = _fairness(rec, workload, scenario, window)
     summary: dict[str, Any] = {
         **throughput(rec, workload, window, inside & completed, prefilled_tokens, output_tokens),
         "request_goodput": of_limits["request_goodput"],
@@ -200,8 +204,25 @@ def build_report(
         "gpu_busy_s": gpu_busy_s,
         "cost": cost,
         "replicas": len(rec.steps),
-        **_by_replica(rec, workload, scenario, window, counted, computed),
+        **_by_replica(rec, workload, scenario, window, counted),
+        **(
+            mixed.summary(
+                rec,
+                workload,
+                scenario,
+                window,
+                times,
+                inside,
+                counted,
+                _computed(rec, workload) + workload.output_tokens,
+                gpu_hours,
+                told,
+            )
+            if scenario.pool
+            else {}
+        ),
         **({} if rec.routed is None else {"routing": passed_over(rec.routed, counted)}),
+        **({} if even is None else {"fairness": even[0]}),
         **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
         **({} if rec.held_s is None else {"fleet": _fleet(rec, scenario, window)}),
         **({} if rec.clients is None else {"clients": clients_row(rec, workload, inside)}),
@@ -219,6 +240,8 @@ def build_report(
     classes = class_table(
         rec, workload, causes, evicted, inside, good, slo, latency[1:] or latency, gpu_hours, scenario.cost.gpu_hour_usd
     )
+    if scenario.pool:
+        mixed.price_classes(classes, class_id, inside, gpu_hours * mixed.dearness(rec, scenario), scenario)
     summary["hit_tokens"]["by_class"] = {name: row["prefix_hit_tokens"] for name, row in classes.items()}
     summary["cost"]["usd_per_request_by_class"] = {name: row["usd_per_request"] for name, row in classes.items()}
     return Report(
@@ -226,10 +249,10 @@ def build_report(
         latency=latency[0],
         classes=classes,
         slo_classes=judged.slo_table(class_id, inside, good, slo),
-        tenants=tenant_table(rec, workload, causes, evicted, inside),
+        tenants=with_service(tenant_table(rec, workload, causes, evicted, inside), even),
         requests=requests_table(rec, workload, times, fates_of, gpu_hours, inside, good if limited else None),
         sessions=sessions,
-        timeline=timeline(rec, workload.prompt_tokens, {"hit_tokens": rec.hit_tokens, **fates_of}),
+        timeline=timeline(rec, workload.prompt_tokens, Columns({"hit_tokens": rec.hit_tokens, **fates_of.given()})),
         cache=cache_table(workload, ends_s, causes, evicted),
         steps=rec.steps,
         samples=rec.samples,
@@ -238,13 +261,46 @@ def build_report(
     )
 
 
+def _computed(rec: Recording, workload: Workload) -> np.ndarray:
+    """int64 [n]: prompt tokens that each request had computed, again ones included; 0 of those never admitted."""
+    computed = workload.prompt_tokens - rec.hit_tokens
+    computed += rec.recomputed_tokens
+    computed[np.isnan(rec.admit_s)] = 0
+    return computed
+
+
+def _gpu_seconds(rec: Recording, work: np.ndarray, scenario: Scenario) -> np.ndarray:
+    """Busy GPU-seconds of every request, float64 [n]; work: int64 [n], prompt tokens computed for it."""
+    if scenario.pool:
+        return mixed.gpu_seconds(rec, work, scenario)
+    if rec.handed is not None:
+        return pools.gpu_seconds(rec, work, scenario)
+    return busy_gpu_s(rec, work, scenario.gpus_per_replica)
+
+
 def _by_replica(
-    rec: Recording, workload: Workload, scenario: Scenario, window: Window, counted: np.ndarray, computed: np.ndarray
+    rec: Recording, workload: Workload, scenario: Scenario, window: Window, counted: np.ndarray
 ) -> dict[str, Any]:
     """How evenly the replicas of a fleet, or of its two pools, are loaded."""
+    if rec.handed is None and len(rec.steps) == 1:
+        return {}
+    if scenario.pool and not mixed.alike(scenario):
+        return {}  # who is slower should have less
+    computed = _computed(rec, workload)
     if rec.handed is not None:
         return {"disaggregation": pools.summary(rec, scenario, window, counted, computed, workload.output_tokens)}
-    return {"balance": balance(rec, counted, computed + workload.output_tokens)} if len(rec.steps) > 1 else {}
+    computed += workload.output_tokens
+    return {"balance": balance(rec, counted, computed)}
+
+
+def _fairness(
+    rec: Recording, workload: Workload, scenario: Scenario, window: Window
+) -> tuple[dict[str, Any], dict[str, dict[str, float | None]]] | None:
+    """How evenly tenants were served, and each of them; None with a single one."""
+    if len(workload.tenant_names) < 2:
+        return None
+    weights = weights_of(workload.tenant_names, scenario.engine.tenant_weights)
+    return fairness(rec, workload, window, np.array(weights))
 
 
 def _shocks(
@@ -282,6 +338,11 @@ def _waited_until_s(rec: Recording) -> np.ndarray:
     return np.where(np.isnan(rec.admit_s), gone_s, rec.admit_s)
 
 
+def _waits_until_s(rec: Recording) -> np.ndarray:
+    """float64 [n]: admitted, or given up; NaN: waits to the end."""
+    return rec.admit_s if rec.clients is None else np.where(rec.status == ABANDONED, rec.left_s, rec.admit_s)
+
+
 def worth_of(on: Report, off: Report | None = None) -> dict[str, Any]:
     """What the prefix cache saved, given the run and (for time and cost) its twin with the cache off."""
     return cache_worth(
@@ -305,20 +366,12 @@ def stability_of(rec: Recording, workload: Workload, window: Window) -> Stabilit
     came = workload.concurrency is not None or not np.isnan(outside).all()  # else there is nothing to judge
     if came and (workload.concurrency is not None or (last_new_s == 0.0 and workload.after is not None)):
         return BOUNDED
-    entered = metrics.entered_system(rec)
     tokens = workload.prompt_tokens + workload.output_tokens
+    tokens[~metrics.entered_system(rec)] = 0
     until_s = min(window.last_arrival_s, last_new_s)
     seen = [rec] if rec.handed is None else [pools.views(rec)[1], pools.views(rec)[0]]
     found = [
-        assess_fleet(
-            rec.arrival_s[entered],
-            np.where(rec.status == ABANDONED, rec.left_s, one.admit_s)[entered],
-            rec.left_s[entered],
-            tokens[entered],
-            one.replica[entered],
-            window.start_s,
-            until_s,
-        )
+        assess_fleet(rec.arrival_s, _waits_until_s(one), rec.left_s, tokens, one.replica, window.start_s, until_s)
         for one in seen
     ]
     return next((one for one in found if one.stable is False), found[0])

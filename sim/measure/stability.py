@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from workloads import portable
+from sim.measure.columns import blocks
+from sim.recording import by_replica
 
 BATCHES = 20
 T_975 = 2.093  # two-sided 95 % quantile of Student's t with BATCHES - 1 = 19 degrees of freedom
@@ -53,12 +54,16 @@ BOUNDED = Stability(
 
 
 def in_system(edges_s: np.ndarray, enter_s: np.ndarray, leave_s: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Summed weight of the items with enter_s <= edge < leave_s at each edge (shape [edges]); NaN = never."""
+    """Summed weight (whole numbers) of the items with enter_s <= edge < leave_s at each edge (shape [edges]); NaN =
+    never."""
     k = len(edges_s)
 
     def up_to(t: np.ndarray) -> np.ndarray:
-        first_edge = np.searchsorted(edges_s, np.where(np.isnan(t), np.inf, t), side="left")
-        return np.bincount(first_edge, weights=weight, minlength=k + 1)[:k].cumsum()
+        total = np.zeros(k + 1)
+        for part in blocks(len(t)):
+            first_edge = np.searchsorted(edges_s, np.where(np.isnan(t[part]), np.inf, t[part]), side="left")
+            total += np.bincount(first_edge, weights=weight[part], minlength=k + 1)
+        return total[:k].cumsum()
 
     return up_to(enter_s) - up_to(leave_s)
 
@@ -80,8 +85,7 @@ def assess_fleet(
     n_replicas = int(replica.max(initial=-1)) + 1
     if whole.stable is False or n_replicas < 2:
         return whole
-    for r in range(n_replicas):
-        mine = replica == r
+    for r, mine in enumerate(by_replica(replica, n_replicas)):
         alone = assess(arrival_s[mine], admit_s[mine], finish_s[mine], tokens[mine], start_s, end_s, T_9995)
         if alone.stable is False:
             return replace(
@@ -104,11 +108,12 @@ def assess(
 ) -> Stability:
     """Judge the window [start_s, end_s] of arrivals; end_s is at most the last arrival (a drain says nothing).
 
-    arrival_s, admit_s, finish_s: float64 [n], NaN = did not happen. tokens: prompt + output, [n]. Rejected requests
-    were never in the system and are left out by the caller.
+    arrival_s, admit_s, finish_s: float64 [n], NaN = did not happen. tokens: prompt + output, [n]; 0 of requests that
+    were never in the system, as the rejected.
     """
     middle = (start_s + end_s) / 2
-    half = (arrival_s > middle) & (arrival_s <= end_s)
+    came = tokens > 0
+    half = came & (arrival_s > middle) & (arrival_s <= end_s)
     n_half = int(half.sum())
     if n_half < MIN_ARRIVALS or end_s <= start_s:
         reason = f"{n_half} arrivals in the second half of the window, {MIN_ARRIVALS} are needed to tell"
@@ -116,16 +121,15 @@ def assess(
 
     edges = np.linspace(middle, end_s, BATCHES + 1)
     length = end_s - middle
-    work = np.asarray(tokens, np.float64)
-    arriving = portable.total(work[half])
-    grown = np.diff(in_system(edges, arrival_s, finish_s, work))
+    arriving = float(tokens[half].sum())
+    grown = np.diff(in_system(edges, arrival_s, finish_s, tokens))
     share = float(grown.sum()) / arriving
     width = t * float(grown.std(ddof=1)) * BATCHES**0.5 / arriving
     low, high = share - width, share + width
     # What grows without end must be waiting: a batch that is still filling up is bounded.
-    queue = in_system(edges[[0, -1]], arrival_s, admit_s, work)
+    queue = in_system(edges[[0, -1]], arrival_s, admit_s, tokens)
     queued_share = float(queue[1] - queue[0]) / arriving
-    count = in_system(edges[[0, -1]], arrival_s, finish_s, np.ones(len(work)))
+    count = in_system(edges[[0, -1]], arrival_s, finish_s, came)
 
     found = (
         f"work in system grew by {100 * share:+.1f} % of the arriving tokens ({95 if t == T_975 else 99.9} % interval"
@@ -137,15 +141,15 @@ def assess(
         reason = found if stable is False else f"{found}, most of it running, not queued: still warming up, run longer"
     elif high <= MAX_SHARE:
         stable, reason = True, found
-    elif _clear_batches(edges, arrival_s, admit_s) >= CLEAR_BATCHES and share <= MAX_SHARE:
+    elif _clear_batches(edges, arrival_s, admit_s, came) >= CLEAR_BATCHES and share <= MAX_SHARE:
         stable, reason = True, f"{found}, but the queue kept emptying"
     else:
         stable, reason = None, f"{found}: too wide to tell, run longer"
     return Stability(stable, reason, float(count[1] - count[0]) / length, float(grown.sum()) / length, share, low, high)
 
 
-def _clear_batches(edges_s: np.ndarray, arrival_s: np.ndarray, admit_s: np.ndarray) -> int:
+def _clear_batches(edges_s: np.ndarray, arrival_s: np.ndarray, admit_s: np.ndarray, came: np.ndarray) -> int:
     """How many batches end with nobody waiting for longer than a quarter of a batch; an overload's wait only grows."""
     late_s = arrival_s + (edges_s[1] - edges_s[0]) / 4
-    late = ~(admit_s <= late_s)
-    return int((in_system(edges_s[1:], late_s[late], admit_s[late], np.ones(int(late.sum()))) == 0).sum())
+    late = came & ~(admit_s <= late_s)
+    return int((in_system(edges_s[1:], late_s[late], admit_s[late], late[late]) == 0).sum())

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sim.measure.causes import CAUSES, Causes
+from sim.measure.columns import Columns, summed_by
 from sim.measure.held import replicas_held
 from sim.measure.judged import Limits, attainment, usd_of_class
 from sim.measure.metrics import has_limit
-from sim.recording import ABANDONED, COMPLETED, Recording, by_replica
+from sim.recording import ABANDONED, COMPLETED, Recording, TierUse, by_replica
 from workloads import portable
 from workloads.columns import SCOPES, Workload
 
@@ -22,12 +24,13 @@ if TYPE_CHECKING:
 def requests_table(
     rec: Recording,
     workload: Workload,
-    times: dict[str, np.ndarray],
-    fates: dict[str, np.ndarray],
+    times: Columns,
+    fates: Columns,
     gpu_hours: np.ndarray,
     inside: np.ndarray,
     good: np.ndarray | None,
-) -> dict[str, np.ndarray]:
+) -> Columns:
+    """[n] columns for requests.parquet."""
     ids = {name: workload.column(name) for name in ("class_id", "tenant_id", "session_id", "turn")}
     kept = (
         "status",
@@ -45,29 +48,34 @@ def requests_table(
         "recomputed_tokens",
         "prefill_chunks",
     )
-    return {
-        "request": np.arange(len(workload)),
+    columns = {
+        "request": partial(_numbers, len(workload)),
         **ids,
         "prompt_tokens": workload.prompt_tokens,
         "output_tokens": workload.output_tokens,
         **{name: getattr(rec, name) for name in kept},
-        **times,
+        **times.given(),
         **_tier_columns(rec),
         **({} if rec.frontend_s is None else {"frontend_s": rec.frontend_s}),
         **({} if rec.retries is None else {"retries": rec.retries}),
         **({} if rec.handed is None else {name: getattr(rec.handed, name) for name in HANDED}),
         **_client_columns(rec),
         **_routed_columns(rec),
-        **fates,
+        **fates.given(),
         "gpu_hours": gpu_hours,
         "in_window": inside,
         **({} if good is None else {"good": good}),
     }
+    return Columns(columns)
 
 
-def fate_columns(causes: Causes, evicted: Evicted | None) -> dict[str, np.ndarray]:
+def _numbers(n: int, part: slice) -> np.ndarray:
+    return np.arange(*part.indices(n))
+
+
+def fate_columns(causes: Causes, evicted: Evicted | None) -> Columns:
     """Missed tokens by cause, int64 [n]; with an optimum what `evicted` is made of as well, and the hits it gave up."""
-    columns = {f"miss_{cause}_tokens": column for cause, column in causes.tokens.items()}
+    columns = {f"miss_{cause}_tokens": how for cause, how in causes.tokens.given().items()}
     if evicted is not None:
         split = evicted.tokens
         columns |= {
@@ -75,7 +83,7 @@ def fate_columns(causes: Causes, evicted: Evicted | None) -> dict[str, np.ndarra
             "evicted_memory_tokens": split["memory"],
             "given_up_tokens": split["given_up"],
         }
-    return columns
+    return Columns(columns)
 
 
 def _tier_columns(rec: Recording) -> dict[str, np.ndarray]:
@@ -100,7 +108,7 @@ def class_table(
     usd_per_hour: float | None,
 ) -> dict[str, dict[str, Any]]:
     """One row per workload class. latency: one table per class, or a single one when there is one class."""
-    class_id = workload.column("class_id").astype(np.int64)
+    class_id = workload.column("class_id")
     scope_class = class_id[causes.rows]
     by_scope = _over_time(causes.by_scope, len(workload.class_names))
     split_by_scope = {} if evicted is None else _over_time(evicted.by_scope, len(workload.class_names))
@@ -110,12 +118,13 @@ def class_table(
         arrived, hours = int(mine.sum()), portable.total(gpu_hours[mine])
         counted = causes.rows[scope_class == c]
         hit = rec.hit_tokens[counted]
+        missed = {cause: int(by_scope[cause][c].sum()) for cause in CAUSES}
         rows[name] = {
             "arrived": arrived,
             "completed": int((mine & (rec.status == COMPLETED)).sum()),
             "slo_class": limits[c][0],
             "attainment": attainment(good, mine) if has_limit(limits[c][1]) else None,
-            **_reuse(rec, workload, causes, counted),
+            **_reuse(rec, workload, missed, counted),
             "hit_tokens_per_request": {
                 f"p{p}": float(np.percentile(hit, p)) if len(hit) else None for p in (10, 50, 90)
             },
@@ -196,7 +205,7 @@ def tier_table(rec: Recording, counted: np.ndarray) -> list[dict[str, Any]]:
     ]
     for use, hit in zip(rec.tiers, below, strict=True):
         written = use.written_blocks * use.block_bytes
-        capacity = use.bandwidth_bytes_s * link_s
+        capacity = min(use.bandwidth_bytes_s * link_s, use.total_bytes_s * rec.end_s)
         rows.append(
             {
                 "name": use.name,
@@ -208,9 +217,20 @@ def tier_table(rec: Recording, counted: np.ndarray) -> list[dict[str, Any]]:
                 "written_bytes": written,
                 "link_busy_share": use.link_busy_s / link_s if link_s else None,
                 "write_share": 0.0 if not written else written / capacity if capacity else None,
+                **(_store(use, rec.end_s) if use.shared else {}),
             }
         )
     return rows
+
+
+def _store(use: TierUse, end_s: float) -> dict[str, Any]:
+    """What a tier that all replicas share has beside: its loads and their wait for it."""
+    return {
+        "shared": True,
+        "loads": use.loads,
+        "store_busy_share": use.store_busy_s / end_s if end_s else None,
+        "mean_store_wait_ms": 1e3 * use.store_waited_s / use.loads if use.loads else None,
+    }
 
 
 def front_end_row(rec: Recording, done: np.ndarray) -> dict[str, float | None]:
@@ -269,12 +289,12 @@ def tenant_table(
     """Reuse per tenant; empty with a single tenant."""
     if len(workload.tenant_names) < 2:
         return {}
-    tenant = workload.column("tenant_id").astype(np.int64)
-    n = len(workload.tenant_names)
-    rows, of = causes.rows, tenant[causes.rows]
+    tenant, n = workload.column("tenant_id"), len(workload.tenant_names)
+    counted = np.full(len(tenant), -1, tenant.dtype)
+    counted[causes.rows] = tenant[causes.rows]
 
     def total(column: np.ndarray) -> np.ndarray:
-        return np.bincount(of, weights=column[rows], minlength=n).astype(np.int64)
+        return summed_by(counted, column, n)
 
     arrived = np.bincount(tenant[inside], minlength=n)
     prompt, hit = total(workload.prompt_tokens), total(rec.hit_tokens)
@@ -293,7 +313,7 @@ def tenant_table(
     }
 
 
-def _reuse(rec: Recording, workload: Workload, causes: Causes, rows: np.ndarray) -> dict[str, Any]:
+def _reuse(rec: Recording, workload: Workload, missed: dict[str, int], rows: np.ndarray) -> dict[str, Any]:
     prompt = int(workload.prompt_tokens[rows].sum())
 
     def rate(column: np.ndarray) -> float | None:
@@ -305,7 +325,7 @@ def _reuse(rec: Recording, workload: Workload, causes: Causes, rows: np.ndarray)
         "prefix_hit_rate": rate(rec.hit_tokens),
         "reuse_ceiling_replica": rate(rec.ceiling_replica_tokens),
         "reuse_ceiling_fleet": rate(rec.ceiling_fleet_tokens),
-        "miss_tokens": {c: int(causes.tokens[c][rows].sum()) for c in CAUSES},
+        "miss_tokens": missed,
     }
 
 

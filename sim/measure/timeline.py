@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from sim.measure.columns import summed_by
 from sim.measure.held import replicas_at
 from sim.measure.metrics import entered_system, run_end_s
 from sim.measure.stability import in_system
@@ -39,16 +40,15 @@ def timeline(rec: Recording, prompt_tokens: np.ndarray, fates: Mapping[str, np.n
         for name, total in state.items():
             if len(samples.t_s):
                 total += np.where(at >= 0, getattr(samples, name)[np.maximum(at, 0)], 0)
-    here = entered_system(rec)
-    present = in_system(t, rec.arrival_s[here], rec.finish_s[here], np.ones(int(here.sum()))).astype(np.int64)
+    present = in_system(t, rec.arrival_s, rec.finish_s, entered_system(rec)).astype(np.int64)
     state["waiting"] = np.maximum(present - state["running"], 0)  # a replica's own samples miss arrivals in mid-step
     held = replicas_at(rec, t)
     free = rec.kv_blocks_of.sum() * held // len(rec.steps) - state["blocks_in_use"] - state["blocks_cached_idle"]
-    admitted = np.flatnonzero(~np.isnan(rec.admit_s))
-    place = interval_of(t, rec.admit_s[admitted])
+    place = interval_of(t, rec.admit_s).astype(np.int16)
+    place[np.isnan(rec.admit_s)] = -1
 
     def binned(column: np.ndarray) -> np.ndarray:
-        return np.bincount(place, weights=column[admitted], minlength=points)
+        return summed_by(place, column, points).astype(np.float64)
 
     prompt = binned(prompt_tokens)
     with np.errstate(invalid="ignore", divide="ignore"):

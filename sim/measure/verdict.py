@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.measure.quantiles import chi2, two_sided_normal, two_sided_t
 from sim.recording import COMPLETED
 from sim.scenario import SloClass, SloConfig
 from workloads.columns import Workload
@@ -82,7 +83,7 @@ def _logit_half(shares: Sequence[float], p: float, confidence: float) -> float:
     n = len(shares)
     if n < 2 or not 0 < p < 1:
         return 0.0
-    return student_t(n, confidence) * float(np.std(shares, ddof=1)) / (math.sqrt(n) * p * (1 - p))
+    return two_sided_t(n, confidence) * float(np.std(shares, ddof=1)) / (math.sqrt(n) * p * (1 - p))
 
 
 def _batch_half(runs: Sequence[np.ndarray], p: float, confidence: float) -> float:
@@ -108,10 +109,8 @@ def _episodes(runs: Sequence[np.ndarray]) -> float:
 
 def _few(missed: float, episodes: float, n: int, confidence: float) -> float:
     """Lower end from few episodes of missed / episodes misses each, whose number is Poisson."""
-    from scipy.stats import chi2
-
     each = missed / episodes if episodes else 1.0
-    return 1 - each * float(chi2.ppf((1 + confidence) / 2, 2 * (episodes + 1))) / 2 / n
+    return 1 - each * chi2((1 + confidence) / 2, 2 * (episodes + 1)) / 2 / n
 
 
 def _shifted(p: float, logits: float) -> float:
@@ -122,9 +121,7 @@ def _shifted(p: float, logits: float) -> float:
 
 def wilson(good: float, n: int, confidence: float) -> tuple[float, float]:
     """Wilson's score interval of a share of n independent trials."""
-    from scipy.stats import norm
-
-    z = float(norm.ppf((1 + confidence) / 2))
+    z = two_sided_normal(confidence)
     share, z2 = good / n, z * z / n
     centre, half = (share + z2 / 2) / (1 + z2), math.sqrt(z2 * (share * (1 - share) + z2 / 4)) / (1 + z2)
     return centre - half, centre + half
@@ -132,16 +129,7 @@ def wilson(good: float, n: int, confidence: float) -> tuple[float, float]:
 
 def requests_needed(target: float, confidence: float) -> int:
     """The fewest requests that can show `target`: all of them good, Wilson's lower end is n / (n + z^2)."""
-    from scipy.stats import norm
-
-    return math.ceil(float(norm.ppf((1 + confidence) / 2)) ** 2 * target / (1 - target)) if target < 1 else 0
-
-
-def student_t(n: int, confidence: float = CONFIDENCE) -> float:
-    """The two-sided quantile for n observations."""
-    from scipy.stats import t
-
-    return float(t.ppf((1 + confidence) / 2, n - 1))
+    return math.ceil(two_sided_normal(confidence) ** 2 * target / (1 - target)) if target < 1 else 0
 
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
@@ -198,9 +186,14 @@ def sample_of(
     classes: Sequence[tuple[str, SloClass]],
 ) -> Sample:
     """The requests `inside` (bool [n]) of one run's columns [n]."""
-    rows = np.flatnonzero(inside)
-    rows = rows[np.argsort(arrival_s[rows], kind="stable")]
+    rows = in_order(arrival_s, inside)
     return Sample(classes, {name: columns[name][rows] for name in ("class_id", "good", "completed", *LIMITS)})
+
+
+def in_order(arrival_s: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """int32 [m]: the requests `inside` (bool [n]) by their arrival [n]."""
+    rows = np.flatnonzero(inside).astype(np.int32)
+    return rows[np.argsort(arrival_s[rows], kind="stable")]
 
 
 def sample_in(requests: Mapping[str, np.ndarray], classes: Sequence[tuple[str, SloClass]]) -> Sample:
@@ -245,16 +238,15 @@ def all_stable(answers: Sequence[bool | None]) -> bool | None:
 
 def _of(sample: Sample, members: Sequence[int]) -> dict[str, np.ndarray]:
     """The members' requests, and whether each was within each limit."""
-    class_id = sample.columns["class_id"]
-    mine = np.isin(class_id, members) if len(members) < len(sample.classes) else np.ones(len(class_id), bool)
-    columns = {name: column[mine] for name, column in sample.columns.items()}
+    class_id, completed = sample.columns["class_id"], sample.columns["completed"]
+    mine = np.isin(class_id, members) if len(members) < len(sample.classes) else slice(None)
     within = {}
     for limit in LIMITS:
         most = np.array(
             [np.inf if getattr(limits, limit) is None else getattr(limits, limit) for _, limits in sample.classes]
         )
-        within[limit] = columns["completed"] & ~(columns[limit] > most[columns["class_id"]])
-    return {"good": columns["good"], **within}
+        within[limit] = (completed & ~(sample.columns[limit] > most[class_id]))[mine]
+    return {"good": sample.columns["good"][mine], **within}
 
 
 def _class_verdict(name: str, target: float, runs: Sequence[dict[str, np.ndarray]], confidence: float) -> ClassVerdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from sim.kvcache.no_cache import NoCache
 from sim.kvcache.observed import Observable, observe
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
+from sim.kvcache.store import Shelf
 from sim.kvcache.tiers import Tiers
 from sim.scenario import EngineConfig, EngineParams
 from sim.vllm.acceptance import Acceptances
@@ -28,6 +30,7 @@ from sim.vllm.hybrid import HybridScheduler
 from sim.vllm.pools import DecodeScheduler, PrefillScheduler
 from sim.vllm.scheduler import VllmScheduler
 from sim.vllm.speculative import SpeculativeScheduler
+from sim.vllm.waiting import EXPERIMENTS
 from workloads.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,7 +64,7 @@ def _check_speculation(params: EngineParams, record_cache: bool) -> None:
         (params.policy == CLAIRVOYANT, f"[cache] policy = {CLAIRVOYANT!r}"),
         (record_cache, "an optimum"),
         (params.prefill_schedule_interval > 1, "[engine] prefill_schedule_interval above 1"),
-        (params.scheduler_policy == "lpm", "[engine] scheduler_policy = 'lpm'"),
+        (params.scheduler_policy in EXPERIMENTS, f"[engine] scheduler_policy = {params.scheduler_policy!r}"),
     ):
         if params.speculative is not None and wrong:
             raise InputError(
@@ -78,10 +81,10 @@ def _check_groups(params: EngineParams, record_cache: bool) -> None:
     ):
         if hybrid(params) and wrong:
             raise InputError(f"[cache] {what}, with layers that keep a window or a state ({NOT_HYBRID})")
-    if hybrid(params) and params.scheduler_policy == "lpm":
+    if hybrid(params) and params.scheduler_policy in EXPERIMENTS:
         raise InputError(
-            "[engine] scheduler_policy = 'lpm': expected fcfs or priority, with layers that keep a window or a state"
-            f" ({NOT_HYBRID})"
+            f"[engine] scheduler_policy = {params.scheduler_policy!r}: expected fcfs or priority, with layers that keep"
+            f" a window or a state ({NOT_HYBRID})"
         )
 
 
@@ -97,6 +100,11 @@ def problems(keys: EngineConfig | EngineParams) -> Iterator[str]:
             f"[engine] max_num_active_seqs = {keys.max_num_active_seqs}: expected at most max_num_seqs ="
             f" {keys.max_num_seqs}"
         )
+    if keys.tenant_weights and keys.scheduler_policy != "vtc":
+        yield f"[engine] tenant_weights with scheduler_policy = {keys.scheduler_policy!r}: expected 'vtc' with it"
+    for name, weight in keys.tenant_weights.items():
+        if not 0 < weight < math.inf:
+            yield f"[engine] tenant_weights: {name} = {weight!r}: expected above 0"
 
 
 def check_policy(policy: str, params: Mapping[str, Any]) -> None:
@@ -164,10 +172,18 @@ def fleet(common: Common) -> Callable[[int], VllmScheduler]:
             return PrefillScheduler(params, cache, common.paths, common.log)
         if common.elsewhere is not None:
             return DecodeScheduler(params, cache, common.paths, common.log, common.elsewhere, index)
-        tiers = Tiers(params.tiers, common.prefill_s, params.block_size) if params.tiers else None
-        return VllmScheduler(params, cache, common.paths, common.log, tiers)
+        return VllmScheduler(params, cache, common.paths, common.log, _tiers(common, index))
 
     return scheduler
+
+
+def _tiers(common: Common, index: int) -> Tiers | None:
+    """The cache tiers of a replica as it starts: its own, empty, and its ways to those that all have together."""
+    params = common.params
+    if not params.tiers:
+        return None
+    shelves = {name: Shelf(store, index) for name, store in common.stores.items()}
+    return Tiers(params.tiers, common.prefill_s, params.block_size, shelves)
 
 
 def _hybrid_fleet(common: Common) -> Callable[[int], VllmScheduler]:

@@ -22,6 +22,8 @@ LATER = -1
 def admit(s: VllmScheduler) -> None:
     """Until one does not fit. One whose LoRA adapter finds no slot is passed by."""
     skipped: list[Request] = []
+    if s.fair is not None and s.budget > 0 and len(s.running) < s.most_running and len(s.waiting):
+        s.fair.bring_up_to_date(s.running, s.steps)
     while s.budget > 0 and len(s.running) < s.most_running and len(s.waiting):
         r = s.waiting.head()
         if r is s.blocked and _still_blocked(s):
@@ -99,6 +101,8 @@ def record_hit(s: VllmScheduler, r: Request, hit: int, limit: int) -> None:
 def start(s: VllmScheduler, r: Request, tokens: int) -> None:
     """Give r a place in the batch, and its first chunk unless it loads."""
     s.log.admitted(r, s.now_s)
+    if s.fair is not None:
+        s.fair.admitted(r)
     r.order = s.admitted
     s.admitted += 1
     s.running[r] = None
@@ -127,7 +131,7 @@ def _nobody_joins(s: VllmScheduler) -> bool:
         return False
     if len(s.running) >= s.most_running:
         return True
-    if s.by_prefix:  # who is looked up changes
+    if s.reorders:  # who is looked up changes
         return False
     # a load takes all its blocks at once, and what can be loaded changes; so does a fair share
     changes = s.loader or s.p.long_prefill_token_threshold_adaptive

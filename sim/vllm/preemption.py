@@ -112,6 +112,8 @@ def stop(s: VllmScheduler, r: Request) -> None:
         s.cache.release(r)
         (s.loading if r.ready_s > s.now_s else s.prefills).remove(r)
     s.leave_batch(r)
+    if s.fair is not None:
+        s.fair.served(r, r.generated)
     s.running_tokens -= r.known
     s.log.recomputed(r, computed)
     r.done_before = max(r.done_before, computed)

@@ -24,9 +24,11 @@ from sim.kvcache.tiers import Tiers
 from sim.log import RequestLog
 from sim.request import Request
 from sim.scenario import EngineParams
+from sim.tenants import weights_of
 from sim.vllm import admission, in_flight, preemption, stretches
+from sim.vllm.fair import FairQueue
 from sim.vllm.loading import PREFETCH_AHEAD, Loader
-from sim.vllm.waiting import QUEUES
+from sim.vllm.waiting import EXPERIMENTS, QUEUES
 
 
 class VllmScheduler:
@@ -44,12 +46,13 @@ class VllmScheduler:
         self.loader = None if tiers is None else Loader(tiers, cache, log)
         self.prefetches = self.loader is not None and self.loader.prefetches
         self.by_priority = params.scheduler_policy == "priority"
-        self.by_prefix = params.scheduler_policy == "lpm"  # whoever arrives may be the next
+        self.reorders = params.scheduler_policy in EXPERIMENTS  # whoever arrives may be the next
         self.ahead = params.async_scheduling and params.calls_ahead
         cache.lag = int(params.async_scheduling)
         self.most_running = params.max_num_active_seqs or params.max_num_seqs
         self.watermark = int(params.watermark * (params.kv_blocks + 1))
-        self.waiting = QUEUES[params.scheduler_policy](self._build)
+        self.fair = self._fair_queue() if params.scheduler_policy == "vtc" else None
+        self.waiting = QUEUES[params.scheduler_policy](self._build) if self.fair is None else self.fair
         self.waiting_tokens = 0
         self.running: dict[Request, None] = {}  # in admission order
         self.running_tokens = 0  # known tokens of the running requests, at the last completed step
@@ -93,15 +96,20 @@ class VllmScheduler:
         self.waiting_tokens += self.log.prompt[request]
         first = self.waiting.add(request)
         loads = self.prefetches and (self.by_priority or len(self.waiting) <= PREFETCH_AHEAD)
-        return (first or loads or self.by_prefix) and self._has_room()
+        return (first or loads or self.reorders) and self._has_room()
 
     def joins_next(self) -> bool:
-        anybody = self.by_priority or self.by_prefix or self.prefetches
+        anybody = self.by_priority or self.reorders or self.prefetches
         return (anybody or not len(self.waiting)) and self._has_room()
 
     def _has_room(self) -> bool:
         """Not when chunks take all of the budget, nor when all sequences run and nothing is loaded ahead."""
         return not self.chunks and (len(self.running) < self.most_running or self.prefetches)
+
+    def _fair_queue(self) -> FairQueue:
+        tenants = self.log.workload.tenant_names
+        weights = weights_of(tenants, self.p.tenant_weights)
+        return FairQueue(self._build, self.log.workload.column("tenant_id").data, weights)
 
     def _build(self, request: int) -> Request:
         log = self.log
@@ -142,6 +150,8 @@ class VllmScheduler:
             return True
         if not self.preempted:
             self.steps = self.cache.steps = self.steps - 1  # it was no step
+        if self.tiers is not None:
+            self.tiers.settle()
         return False
 
     def _begin(self, now_s: float) -> None:
@@ -305,6 +315,8 @@ class VllmScheduler:
         for r in finished:
             self._finish(r)
         self.changed |= bool(finished)
+        if self.tiers is not None:
+            self.tiers.settle()
         return [r.id for r in finished]
 
     def _sample(self, r: Request) -> None:
@@ -329,6 +341,8 @@ class VllmScheduler:
         if r.decoding:
             self.decodes.leave(self.synced(r))
         self.running_tokens -= r.prompt + r.output
+        if self.fair is not None:
+            self.fair.left(r, r.output)
         self.log.last_step[r.id] = self.steps - 1
         if self.cache.lag:
             in_flight.finish(self, r)
@@ -366,6 +380,8 @@ class VllmScheduler:
             self.waiting_tokens -= r.known
         if r is self.blocked:
             self.blocked = None
+        if self.tiers is not None:
+            self.tiers.settle()
         return r.done_before
 
     # -- log and state ----------------------------------------------------------------------------------------------

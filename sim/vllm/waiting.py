@@ -135,3 +135,5 @@ QUEUES: dict[str, type[FcfsQueue] | type[PriorityQueue]] = {
     "lpm": LongestPrefixQueue,
 }
 """engine.scheduler_policy -> its queue."""
+EXPERIMENTS = ("lpm", "vtc")
+"""Orders that vLLM has no flag for; vtc's queue is sim.vllm.fair's."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from kvcast import text
 from kvcast.planner.words.beyond import advice, binding, command_of, launch, launched, made_of, more, reach
+from kvcast.planner.words.fewer import KINDS, fewer, sentences
 from kvcast.planner.words.fleets import candidates, size
 from kvcast.planner.words.obstacles import layouts, why
 from kvcast.planner.words.phrases import NAMES, burst, limits, load, number, share
@@ -28,6 +29,7 @@ __all__ = [
     "load",
     "number",
     "plateau",
+    "sentences",
     "share",
     "size",
     "verdict",
@@ -45,11 +47,17 @@ def as_text(made: dict[str, Any]) -> str:
         candidates(made),
         reach(made),
         binding(made),
+        *(fewer(made, key) for key in KINDS),
         advice(made),
         more(made),
         launch(made),
         launched(made),
         made_of(made),
     ]
-    tables = (candidates(made), layouts(made), launch(made))  # too wide for a page, and of no use when broken
+    tables = (
+        candidates(made),
+        layouts(made),
+        launch(made),
+        *(fewer(made, key) for key in KINDS),
+    )  # too wide for a page, and of no use when broken
     return "\n\n".join(part if part in tables else text.wrapped(part) for part in parts if part)

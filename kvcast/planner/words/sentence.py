@@ -10,6 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from kvcast import text
+from kvcast.planner.words.fewer import answers
 from kvcast.planner.words.phrases import (
     NAMES,
     PERIOD,
@@ -160,6 +161,7 @@ def _infeasible(made: dict[str, Any]) -> str:
     return (
         f"{who} {verb} {limits(made['slo'])} for {share(made['slo']['attainment'])} of the requests at"
         f" {text.percent(made['confidence'], 0)} confidence: {reached}{missed}{'' if fixed else _flat(tried, best)}"
+        + "".join(f"; {one}" for one in answers(made))
     )
 
 

@@ -20,6 +20,7 @@ class Router:
 
     draws = False  #: whether its choices depend on the seed
     reads_caches = False  #: whether it asks replicas what they hold (Engine.has_oracle)
+    any_list = False  #: whether `choose` may be given other replicas each time: what it keeps is of single ones
 
     def __init__(self, rng: np.random.Generator, workload: Workload) -> None:
         """rng: the routing stream of the run's seed, the only randomness to use. workload: the columns of all requests;

@@ -32,7 +32,7 @@ class RoundRobin(Router):
 class Random(Router):
     """Any replica with equal probability."""
 
-    draws = True
+    draws = any_list = True
 
     def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
         return replicas[int(self.rng.integers(len(replicas)))]
@@ -105,7 +105,7 @@ class PowerOfTwo(Router):
 
     As Envoy's least request (choice 2): requests in flight, whatever their size."""
 
-    draws = True
+    draws = any_list = True
 
     def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
         if len(replicas) == 1:

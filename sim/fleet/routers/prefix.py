@@ -28,6 +28,7 @@ Runs = list[tuple[int, int, int]]
 class Remembering(Router):
     """Keeps what it has sent to each replica that takes requests; of one that comes back, nothing."""
 
+    any_list = True
     remembered: int | None = None  #: tokens of each replica; None: all
 
     def __init__(self, rng: np.random.Generator, workload: Workload) -> None:
@@ -52,14 +53,13 @@ class Scored(Router):
     """The highest sum of three scores from 0 to 1: prefix (share of the prompt's blocks it holds), kv (memory not in
     use) and queue (1 with the fewest waiting, 0 with the most, 1 where all are equal); ties at random."""
 
-    draws = True
+    draws = any_list = True
     prefix_weight, kv_weight, queue_weight = 1.0, 1.0, 1.0
     block = 16  #: tokens
 
     def __init__(self, rng: np.random.Generator, workload: Workload) -> None:
         super().__init__(rng, workload)
-        self._read_s = -SCRAPE_S
-        self._pages: dict[int, tuple[int, float]] = {}  # replica -> (waiting, kv usage) when last read
+        self._pages: dict[int, tuple[int, float, float]] = {}  # replica -> (waiting, kv usage, seconds) when last read
 
     def of(self, request: int) -> int:
         """Tokens that a full match has."""
@@ -80,11 +80,10 @@ class Scored(Router):
             for replica, queue, tokens in zip(replicas, waiting, self.matches(request, replicas), strict=True)
         ]
 
-    def _read(self, replicas: Sequence[Replica]) -> dict[int, tuple[int, float]]:
-        now_s = replicas[0].now_s
-        if now_s >= self._read_s + SCRAPE_S or any(replica.index not in self._pages for replica in replicas):
-            self._pages = {replica.index: (replica.waiting, replica.kv_usage) for replica in replicas}
-            self._read_s = now_s
+    def _read(self, replicas: Sequence[Replica]) -> dict[int, tuple[int, float, float]]:
+        now_s, never = replicas[0].now_s, (0, 0.0, -SCRAPE_S)
+        if any(now_s >= self._pages.get(replica.index, never)[2] + SCRAPE_S for replica in replicas):
+            self._pages |= {replica.index: (replica.waiting, replica.kv_usage, now_s) for replica in replicas}
         return self._pages
 
 
@@ -129,7 +128,7 @@ class KvCost(Router):
 
     Prefill counts in full until the first token; what prompts share counts once, outputs not at all."""
 
-    draws = reads_caches = True
+    draws = reads_caches = any_list = True
 
     def __init__(self, rng: np.random.Generator, workload: Workload) -> None:
         super().__init__(rng, workload)
