@@ -59,6 +59,7 @@ class Scheduler(Protocol):
 
     waiting_tokens: int
     running_tokens: int  #: known tokens of the running requests, at the last completed step
+    stall_s: float  #: what the present step waits before it begins: for LoRA adapters
     ahead: bool  #: a step is decided when the one before it begins
     tiers: Tiers | None
     decoded: int  #: requests that decode in the present step

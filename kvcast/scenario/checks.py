@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import Any
 
 from calibrate.layout import COLLECTIVES, NODE_GPUS
 from kvcast.scenario.autoscale import autoscale_problems
 from kvcast.scenario.disaggregation import pool_problems
+from kvcast.scenario.lora import lora_problems
 from kvcast.scenario.mixed import mixed_problems
 from kvcast.scenario.speculation import speculation_problems
 from sim.scenario import SHOCKS, CostConfig, EngineConfig, HardwareConfig, Scenario
@@ -83,6 +84,7 @@ def problems(scenario: Scenario) -> Iterator[str]:
     yield from _name_problems(scenario)
     yield from speculation_problems(scenario)
     yield from pool_problems(scenario)
+    yield from lora_problems(scenario)
     yield from mixed_problems(scenario)
 
 
@@ -187,7 +189,8 @@ def _semantics_problems(engine: EngineConfig) -> Iterator[str]:
 
     for f in fields(engine):
         value, only = getattr(engine, f.name), f.metadata["engines"]
-        if only and engine.semantics not in only and value != f.default:
+        default = f.default if f.default_factory is MISSING else f.default_factory()
+        if only and engine.semantics not in only and value != default:
             yield f"[engine] {f.name} = {value!r}: only semantics = {' or '.join(map(repr, only))} has it"
     if engine.semantics in ENGINES:
         yield from ENGINES[engine.semantics].problems(engine)
