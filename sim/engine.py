@@ -231,4 +231,5 @@ class Engine:
     has_optimum: bool = False  #: its caches can tell what they held, so that the best eviction can be found
     has_pools: bool = False  #: replicas that only prefill, and others that only decode
     has_cancel: bool = False  #: a request can leave its schedulers before it has ended
+    has_lora: bool = False  #: slots for LoRA adapters
     has_oracle: bool = False  #: its schedulers say what a request would hit

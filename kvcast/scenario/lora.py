@@ -13,11 +13,17 @@ from sim.sections.lora import LoraConfig
 
 def lora_problems(scenario: Scenario) -> Iterator[str]:
     """A line for every value that contradicts another."""
+    from sim.engines import ENGINES, having
+
     lora, engine, ranks = scenario.lora, scenario.engine, scenario.hardware.attention_dp
+    known = ENGINES.get(engine.semantics)
     if lora == LoraConfig():
         return
     for wrong, what in (
-        (engine.semantics != "vllm", f"[engine] semantics = {engine.semantics!r}: expected 'vllm'"),
+        (
+            known is not None and not known.has_lora,
+            f"[engine] semantics = {engine.semantics!r}: expected {having('has_lora')!r}",
+        ),
         (ranks > 1, f"[hardware] attention_dp = {ranks}: expected 1"),
     ):
         if wrong:
