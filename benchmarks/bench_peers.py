@@ -53,6 +53,9 @@ TRACES = (
     Case("Mooncake, 4 prefill and 4 decode replicas", **H200, replicas=8, prefill_replicas=4),
     Case("the same, transfers in no time", **H200, replicas=8, prefill_replicas=4, gb_per_s=1e5),
 )
+ALL = (*TRACES, peer_worlds.SHORT_ANSWERS)
+SUMMARY = ("mean_ttft_ms", "mean_tpot_ms", "mean_e2e_latency_ms")
+"""The peer's names of our means."""
 WORLDS = (*map(peer_worlds.vllm, range(8)), *map(peer_worlds.short, range(8)), *map(peer_worlds.sglang, range(6)))
 
 
@@ -117,9 +120,9 @@ def machine() -> str:
 # ---- time and memory, and the page -----------------------------------------------------------------------------------
 
 
-def simulate_one(case: Case, trace: Path) -> dict[str, Any]:
+def simulate_one(case: Case, trace: Path, block_tokens: int) -> dict[str, Any]:
     """kvcast's whole work on a case: read, simulate, means."""
-    workload = read_trace(trace, TRACE_BLOCK)
+    workload = read_trace(trace, block_tokens)
     return trace_figures(case.simulate(workload), workload)
 
 
@@ -132,20 +135,31 @@ def by_turns(names: tuple[str, str], runs: Sequence[Callable[[], Mapping[str, fl
     }
 
 
-def one(what: str) -> Callable[[], dict[str, float]]:
-    """kvcast's process on a case by its number, or on `peer_work`."""
-    return lambda: process([sys.executable, str(Path(__file__).resolve()), "--one", what])
+def one(what: str, trace: Path | None = None, block_tokens: int = 0) -> Callable[[], dict[str, float]]:
+    """kvcast's process on a case by its number in `ALL`, or on `peer_work`."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--one", what]
+    return lambda: process(command if trace is None else [*command, str(trace), str(block_tokens)])
 
 
 def aisimulate_section(peer: AISimulate, trace: Path, rounds: int) -> dict[str, list[str]]:
     """What stands between the page's marks of AISimulate."""
     scored, used = aisimulate.run(trace.parents[2]), {}
-    for i, case in enumerate(TRACES):
-        runs = (one(str(i)), partial(peer.run, case, trace, TRACE_BLOCK, each=False))
-        used[case.name] = by_turns(("kvcast", peer.name), runs, rounds)
-        print(case.name, json.dumps(used[case.name]), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        short = Path(folder, "short.jsonl")
+        write_trace(peer_worlds.short_answers(), short)
+        for i, case in enumerate(ALL):
+            work = (trace, TRACE_BLOCK) if i < len(TRACES) else (short, BLOCK)
+            runs = (one(str(i), *work), partial(peer.run, case, *work, each=False))
+            used[case.name] = by_turns(("kvcast", peer.name), runs, rounds)
+            print(case.name, json.dumps(used[case.name]), flush=True)
+        ours = simulate_one(ALL[-1], short, BLOCK)
+        summary = peer.run(ALL[-1], short, BLOCK, each=False)["summary"]
+    theirs = {key: summary[name] for key, name in zip(aisimulate.MEANS, SUMMARY, strict=True)}
+    means = [f"{key[:-3].upper()} {ours[key]:,.6f} and {theirs[key]:,.6f} ms" for key in aisimulate.MEANS]
+    lines = [f"- {line}" for line in scored.lines[:-1]]
+    lines.append(f"- {ALL[-1].name} (not recorded): {', '.join(means)}")
     source = aisimulate.Recorded().told["source"]["name"]
-    return {"agreement": [f"- {line}" for line in scored.lines], "times": times(used, peer.name, source, rounds)}
+    return {"agreement": lines, "times": times(used, peer.name, source, rounds)}
 
 
 def vidur_section(peer: Vidur, rounds: int) -> dict[str, list[str]]:
@@ -220,15 +234,16 @@ def main() -> None:
     parser.add_argument("--export", action="store_true", help="record kvcast validate's set")
     parser.add_argument("--write", metavar="PAGE", type=Path, help="measure, compare and fill in docs/peers.md")
     parser.add_argument("--rounds", metavar="N", type=int, default=3, help="runs of each simulator (default: 3)")
-    parser.add_argument("--one", metavar="CASE", help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs="+", metavar="CASE", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.one == "vidur":
-        print({key: value for key, value in peer_work.simulate().items() if key in aisimulate.MEANS})
+    if args.one:
+        if args.one == ["vidur"]:
+            found = peer_work.simulate()
+        else:
+            found = simulate_one(ALL[int(args.one[0])], Path(args.one[1]), int(args.one[2]))
+        print({key: value for key, value in found.items() if key in aisimulate.MEANS})
         return
     trace = Path(os.environ.get("KVCAST_DATA") or parser.error("KVCAST_DATA is not set"), "traces", "mooncake", TRACE)
-    if args.one is not None:
-        print(json.dumps(simulate_one(TRACES[int(args.one)], trace)))
-        return
     peers = ((args.aisimulate, AISimulate), (args.vidur, Vidur), (args.kvcache, KvCacheSimulator))
     for given, peer in peers:
         if not given:

@@ -82,3 +82,18 @@ def answered(request: Request, row: dict) -> Request:
         hit_tokens=row["hit_tokens"],
         readmissions=row["readmissions"],
     )
+
+
+SHORT_ANSWERS = Case("40,000 short answers, 8 replicas", kv_blocks=57_631, max_num_seqs=1024, replicas=8)
+
+
+def short_answers() -> list[Request]:
+    """Where a simulator spends its time on requests and not on steps: 40,000 prompts that begin with one of four long
+    prefixes, and answers of a few tokens, on eight replicas."""
+    rng = np.random.default_rng(3000)
+    n, blocks = 40_000, 120
+    arrival_ms = np.cumsum(rng.integers(1, 24, n)).tolist()
+    own, outputs = rng.integers(20, 200, n).tolist(), rng.integers(4, 40, n).tolist()
+    prefixes = rng.integers(0, PREFIXES, n).tolist()
+    rows = zip(arrival_ms, own, outputs, prefixes, strict=True)
+    return [Request("short answers", at, blocks * BLOCK + new, out, prefix, blocks) for at, new, out, prefix in rows]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks import bench_peers, peer_work
+from benchmarks.peer_processes import AISimulate
 from kvcast.validation import aisimulate
 from kvcast.validation.aisimulate import BLOCK, Case, PeerStepTime, Recorded, Request, compare_world
+from sim.simulate import run
 
 WORLDS = {case.name: (case, requests) for case, requests in Recorded().worlds()}
 
@@ -51,6 +56,41 @@ def test_a_preemption_more_or_less_is_noticed():
     fewer = replace(requests[i], readmissions=requests[i].readmissions - 1)
     assert compare_world(case, requests)["fine"]
     assert not compare_world(case, [*requests[:i], fewer, *requests[i + 1 :]])["fine"]
+
+
+def test_what_differs_comes_after_a_recomputed_prompt():
+    """The peer prices a preempted request's second prefill otherwise. Up to the first one, all is equal."""
+    seen = 0
+    for case, requests in WORLDS.values():
+        if not any(request.readmissions for request in requests):
+            continue
+        workload = workload_of(requests)
+        log: list[tuple] = []
+        recording = run(workload, case.params, case.step_time(), replicas=case.replicas, step_log=log)
+        again_ms = first_again_ms(log)
+        for theirs, ours in (("first_token_ms", recording.first_token_s), ("last_token_ms", recording.finish_s)):
+            both = np.array([[getattr(request, theirs) for request in requests], 1e3 * ours])
+            apart = np.abs(both[0] - both[1]) > aisimulate.EQUAL_MS
+            assert (both[:, apart] > again_ms).all(), case.name
+            seen += int((~apart & (both[0] <= again_ms)).sum())
+    assert seen > 100
+
+
+def workload_of(requests):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "world.jsonl"
+        aisimulate.write_trace(requests, path)
+        return aisimulate.read_trace(path)
+
+
+def first_again_ms(log):
+    """When the first step begins that has a request which was preempted before."""
+    preempted: set[int] = set()
+    for _, start_s, scheduled, now_preempted, *_ in sorted(log, key=lambda row: row[1]):
+        if preempted & {request for request, _ in scheduled}:
+            return 1e3 * start_s
+        preempted |= set(now_preempted)
+    raise AssertionError("nobody came back")
 
 
 def test_two_requests_by_hand():
@@ -103,3 +143,30 @@ def test_a_trace_off_by_more_than_its_limit_fails(monkeypatch, tmp_path):
     assert not passed(preemptions=1)
     assert passed(router="dynamo-kv", e2e_ms=true["e2e_ms"] * 1.02)  # it draws: 3 %
     assert np.isfinite(list(true.values())).all()
+
+
+def test_a_case_is_the_peers_configuration():
+    case = Case("p/d", 100, replicas=5, prefill_replicas=2, gb_per_s=25.0, max_num_batched_tokens=512)
+    job = AISimulate("python").job(case, Path("trace.jsonl"), BLOCK, each=True)
+    assert job["options"] == {"router_mode": "round_robin", "num_prefill_workers": 2, "num_decode_workers": 3}
+    prefill = job["engines"]["prefill_engine_args"]
+    told = {key: prefill[key] for key in ("num_gpu_blocks", "max_num_batched_tokens", "kv_transfer_bandwidth")}
+    assert told == {"num_gpu_blocks": 100, "max_num_batched_tokens": 512, "kv_transfer_bandwidth": 25.0}
+    routed = AISimulate("python").job(
+        Case("kv", 100, replicas=3, router="dynamo-kv"), Path("trace.jsonl"), BLOCK, each=True
+    )
+    assert routed["options"] == {"router_mode": "kv_router", "num_workers": 3}
+
+
+def test_a_page_is_filled_between_its_marks():
+    page = "by hand\n<!-- times -->\nold\n<!-- /times -->\nby hand too\n"
+    assert bench_peers.filled(page, "times", ["a", "b"]) == page.replace("old\n", "a\nb\n")
+
+
+def test_one_request_that_differs_from_vidurs_is_counted(monkeypatch):
+    monkeypatch.setattr(peer_work, "REQUESTS", 20)
+    ours = peer_work.simulate()
+    said = {"first_s": [1e-3 * ms for ms in ours["first"]], "last_s": [1e-3 * ms for ms in ours["last"]]}
+    assert peer_work.compared(ours, said)["equal"] == 20
+    said["last_s"][3] += 2e-6
+    assert peer_work.compared(ours, said)["equal"] == 19

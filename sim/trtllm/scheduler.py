@@ -40,6 +40,7 @@ class TrtllmScheduler:
         self.paths = paths
         self.log = log
         self.overlap = params.overlap_scheduler
+        self.stall_s = 0.0
         self.ahead = params.overlap_scheduler and params.calls_ahead
         self.tiers: Tiers | None = None
         self.queue = FcfsQueue(self._build)
