@@ -91,10 +91,11 @@ def _settle(
         if not queue or queue[0][0] > most:
             break
         m, place = heapq.heappop(queue)
-        scenario = fleet_of(able[place].scenario, m)
-        judged = fleet.trials.settle(Trial(scenario, keep=True))
-        if judged.meets and (recovery is None or None not in recovery.times_s(scenario)):
-            return Settled(able[place], m, judged)
+        trial = Trial(fleet_of(able[place].scenario, m), keep=True)
+        if recovery is None or None not in recovery.times_s(trial):  # asked of a sample: what falls need not be settled
+            judged = fleet.trials.settle(trial)
+            if judged.meets:
+                return Settled(able[place], m, judged)
         heapq.heappush(queue, (m + 1, place))
     return None
 

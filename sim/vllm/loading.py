@@ -10,6 +10,7 @@ from sim.kvcache.base import BlockCache
 from sim.kvcache.tiers import Load, Tiers
 from sim.log import RequestLog
 from sim.request import Request
+from sim.vllm.fair import FairQueue
 from sim.vllm.waiting import FcfsQueue, PriorityQueue
 
 PREFETCH_AHEAD = 8
@@ -52,7 +53,7 @@ class Loader:
         r.held = hit + load.total
         self.cache.enter(r, r.held)
 
-    def prefetch(self, waiting: FcfsQueue | PriorityQueue, now_s: float) -> bool:
+    def prefetch(self, waiting: FcfsQueue | PriorityQueue | FairQueue, now_s: float) -> bool:
         """Load for requests that wait, once each, into memory that is free; nothing stays pinned. True when any load
         began."""
         cache, began = self.cache, False
