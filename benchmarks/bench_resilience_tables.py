@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.kept import Kept
 from kvcast import api, load_scenario
 from kvcast.planner.load import with_load
-from kvcast.planner.recovery import LATE_S, with_burst
+from kvcast.planner.recovery import LATE_S, recovered_s
 from kvcast.planner.resilience import Disturbed
 from kvcast.planner.trials import Trials
 from kvcast.store.simulations import Lab
@@ -192,7 +192,7 @@ def highest(trials: Trials, scenario: Scenario, seed: int) -> float | None:
     low, high = -1, len(GRID)
     while high - low > 1:
         middle = (low + high) // 2
-        back = trials.back_s(with_burst(with_load(scenario, GRID[middle])), seed) is not None
+        back = recovered_s(trials, with_load(scenario, GRID[middle]), seed) is not None
         low, high = (middle, high) if back else (low, middle)
     return GRID[low] if low >= 0 else None
 

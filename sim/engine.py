@@ -28,6 +28,7 @@ from sim.kvcache.ceilings import Seen, UnderWay
 from sim.kvcache.chains import Paths
 from sim.kvcache.policies.base import World
 from sim.kvcache.saved import Saved
+from sim.kvcache.store import Store
 from sim.kvcache.tiers import Tiers
 from sim.log import RequestLog
 from sim.scenario import EngineConfig, EngineParams
@@ -194,6 +195,7 @@ class Common:
     fleet_seen: dict[int, int] = field(default_factory=dict)
     seen: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  #: the same by each replica
     under_way: UnderWay = field(default_factory=UnderWay)  #: what they compute in stretches
+    stores: dict[str, Store] = field(default_factory=dict)  #: cache tiers that all have together, by name
 
     def world(self, index: int) -> World:
         """What a policy of replica `index` may know; its random numbers are stream 2 of the seed."""

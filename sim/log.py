@@ -62,8 +62,8 @@ class RequestLog:
 
     def __init__(self, workload: Workload, n_tiers: int = 0, front_end: bool = False, shared: bool = False) -> None:
         n = len(workload)
-        self.workload = workload
         column = shared_column if shared else own_column
+        self.workload = workload
         self.packs = int(workload.output_tokens.sum()) >= PACKS_FROM
         self.prompt = workload.prompt_tokens.data
         self.output = workload.output_tokens.data

@@ -260,12 +260,19 @@ class TierUse:
     dropped_blocks: int  #: given away for lack of room
     stored_blocks: int  #: at the end
     link_busy_s: float  #: seconds its link was loading, latency included
+    # of a store that all replicas share (sim.kvcache.store), whose capacity is that of all
+    shared: bool = False
+    total_bytes_s: float = float("inf")  #: of all its loads
+    store_busy_s: float = 0.0  #: seconds in which it was at its total bandwidth
+    store_waited_s: float = 0.0  #: that loads waited for their turn at it, summed
+    loads: int = 0
 
 
 def summed_use(uses: Sequence[TierUse]) -> TierUse:
     """What a tier of several schedulers did, together."""
-    names = ("loaded_blocks", "written_blocks", "dropped_blocks", "stored_blocks", "link_busy_s")
-    return replace(uses[0], **{name: sum(getattr(use, name) for use in uses) for name in names})
+    blocks = ("loaded_blocks", "written_blocks", "dropped_blocks", "stored_blocks")
+    summed = (*blocks, "link_busy_s", "store_busy_s", "store_waited_s", "loads")
+    return replace(uses[0], **{name: sum(getattr(use, name) for use in uses) for name in summed})
 
 
 @dataclass(frozen=True)

@@ -453,6 +453,16 @@ class TierConfig:
         choices=("lru", "fifo", "lfu", "mru", "filo", "slru", "lruk"),
     )
     prefetch: bool = key(False, "load from it for the requests at the head of the queue, before they are admitted")
+    shared: bool = key(
+        False,
+        "one store for all replicas: each finds what any has written; the capacity is then of the store, bandwidth and"
+        " latency of each replica's link to it",
+    )
+    total_bandwidth_gb_per_s: float = key(
+        math.inf,
+        "of a shared one: what all replicas together load from it, GB/s, one load at a time; inf: no limit",
+        Limit(0, math.inf, "0 or more, or inf"),
+    )
 
 
 @dataclass(frozen=True)
@@ -588,6 +598,11 @@ class PlanConfig:
         False,
         "kvcast plan tries the same replicas split into prefill and decode, in eighths ([disaggregation] has the link)",
     )
+    pools: bool = key(
+        False,
+        "kvcast plan looks for the cheapest mix of the [[pool]] tables, at most so many replicas of each as they say"
+        " (docs/mixed-fleets.md)",
+    )
 
 
 @dataclass(frozen=True)
@@ -653,6 +668,8 @@ class TierParams:
     write: str = "on-evict"
     policy: str = "lru"
     prefetch: bool = False
+    shared: bool = False  #: one store for all replicas
+    total_bytes_s: float = math.inf  #: of its loads together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -689,6 +706,11 @@ class EngineParams(SchedulerConfig):
             object.__setattr__(self, "speculative", Speculation(*self.speculative))
         if isinstance(self.adapters, tuple):
             object.__setattr__(self, "adapters", Adapters(*self.adapters))
+
+    @property
+    def shares_tiers(self) -> bool:
+        """Whether replicas have a cache tier together."""
+        return any(tier.shared for tier in self.tiers)
 
     @property
     def hit_block(self) -> int:

@@ -44,6 +44,7 @@ from sim.fleet.warm import CacheState, restore
 from sim.front_end import FrontEnd
 from sim.kvcache.chains import Paths
 from sim.kvcache.policies import POLICIES
+from sim.kvcache.store import stores_of
 from sim.log import RequestLog
 from sim.recording import Recording
 from sim.scenario import ClientConfig, EngineParams
@@ -152,6 +153,7 @@ def run(
     prefill_s = prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s)
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
     common = Common(params, workload, step_time, log, paths, seed, replicas * params.ranks, prefill_s, cache_events)
+    common.stores = stores_of(params.tiers)
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     fleet = Fleet(engine, common, Arrivals(workload), until_arrival_s, on_clock, fast_forward, life, step_log)
     fleet.kv_event_delay_s = kv_event_delay_s if asks and not oracle else 0.0

@@ -81,6 +81,7 @@ def test_every_scenario_file_is_tried_here():
     assert scenarios == {
         *("claude_code.toml", "day.toml", "demo.toml", "mooncake.toml", "tenant_isolation.toml"),
         "plan_routers.toml",  # tests/test_fewer.py
+        *("mixed_fleet.toml", "shared_store.toml"),  # tests/test_mixed_scenarios.py, test_shared_tiers.py
         "tenants.toml",
     }
 

@@ -59,6 +59,13 @@ def test_a_sample_has_enough_of_the_smallest_class():
     assert share == pytest.approx(4 / 12)  # 0.6 / s x 500 s x 4 / 12 = 100
 
 
+def test_replicas_around_one_store_are_asked_all_together():
+    """A few of them would fill it and ask it as a few."""
+    tier = {"name": "store", "capacity_gib": 64, "bandwidth_gb_per_s": 20}
+    of = {shared: fleet(12, 1000.0, cache={"tiers": [tier | {"shared": shared}]}) for shared in (False, True)}
+    assert [sampled(Trial(of[shared])).scenario.cluster.replicas for shared in (False, True)] == [3, 12]
+
+
 @pytest.mark.parametrize(
     "asked",
     [
@@ -204,22 +211,41 @@ def test_the_load_that_every_seed_comes_back_from(edges, holes, found, monkeypat
 
     monkeypatch.setattr(recovery, "recovered_s", lambda trials, step, seed, to_the_end=False: back_s(step, seed))
     judged = recovery.Recovery(SimpleNamespace(trials=SimpleNamespace(seeds=(0, 1, 2, 3))), back_s=[0.0])
-    monkeypatch.setattr(judged, "times_s", lambda step: [back_s(step, seed) for seed in judged.seeds])
-    loads = SimpleNamespace(whole=lambda step: step, scenario=scenario())
+    monkeypatch.setattr(recovery, "all_of", lambda step: step)
+    part = lambda step: SimpleNamespace(scenario=step)  # noqa: E731
+    loads = SimpleNamespace(whole=lambda step: step, trial=part, scenario=scenario())
     assert judged.capacity(loads, SimpleNamespace(held=9)) == found
     assert len({one for one in asked if one[0] > edges[one[1]]}) <= 8, "runs that do not come back"
     assert found < 9 or len(set(asked)) == 4, "one that is back at once a little below is asked at all it holds next"
     assert all(0 < step <= 9 for step, _ in asked), "it comes back from the load it has, and holds no more than 9"
 
 
-def test_a_burst_is_asked_of_a_sample_at_once_after_its_warm_up():
-    whole = fleet(8, 1200.0)
-    asked, sample = recovery.burst_on(Trial(whole)), sampled(Trial(whole)).scenario
-    assert asked.cluster.replicas == sample.cluster.replicas < 8
-    assert asked.workload.rate_scale == sample.workload.rate_scale
-    (shock,) = asked.shock
-    assert (shock.kind, shock.at_s, shock.duration_s, shock.size) == (BURST, 0.0, whole.plan.burst_s, 2.0)
-    assert asked.run.duration_s == sample.run.warmup_s + whole.plan.burst_s + whole.plan.recover_within_s + 600.0
+def test_every_replica_is_asked_after_the_warm_up_of_a_sample():
+    eight, two = fleet(8, 1200.0), fleet(2, 1200.0)
+    asked, sample = recovery.all_of(Trial(eight)), sampled(Trial(eight)).scenario
+    assert asked.cluster.replicas == 8 > sample.cluster.replicas
+    assert asked.workload.rate_scale == eight.workload.rate_scale
+    assert asked.run.warmup_s == sample.run.warmup_s < eight.run.warmup_s
+    assert recovery.all_of(Trial(two)) == sampled(Trial(two)).scenario, "a sample that has all of them"
+
+
+def test_the_last_seed_is_asked_of_every_replica(monkeypatch):
+    """Of the load that it recovers from: a sample of the fleet, and for the last seed all of it."""
+    asked = []
+    monkeypatch.setattr(
+        recovery, "recovered_s", lambda trials, part, seed, to_the_end: asked.append((seed, part, to_the_end)) or 0.0
+    )
+    monkeypatch.setattr(recovery, "all_of", lambda trial: f"all at {trial}")
+    judged = recovery.Recovery(SimpleNamespace(trials=SimpleNamespace(seeds=(0, 1, 2, 3))), back_s=[0.0])
+    part = lambda step: SimpleNamespace(scenario=f"a sample at {step}")  # noqa: E731
+    loads = SimpleNamespace(whole=lambda step: step, trial=part, scenario=scenario())
+    assert judged.capacity(loads, SimpleNamespace(held=3)) == 3
+    assert [one for one in asked if one[0] == 2] == [(2, "all at 3", True)] * 2
+    assert {(seed, part, end) for seed, part, end in asked if seed < 2} == {
+        (0, "a sample at 1", False),
+        (0, "a sample at 3", False),
+        (1, "a sample at 3", False),
+    }
 
 
 class Asked:
@@ -241,8 +267,8 @@ class Asked:
     def cost(self, i: int, n: int) -> int:
         return n
 
-    def whole(self, i: int, n: int) -> int:
-        return n
+    def whole(self, i: int, n: int) -> SimpleNamespace:
+        return SimpleNamespace(scenario=n)
 
     def holds(self, i: int, n: int) -> bool:
         self.did.append(f"{n} holds?")

@@ -17,7 +17,7 @@ from kvcast.config import scenario_from_doc
 from kvcast.planner import plan
 from kvcast.planner.recovery import Recovery, with_burst
 from kvcast.planner.resilience import _exponential, _rank, following, not_used, resilience
-from kvcast.planner.trials import AfterShock, Trial
+from kvcast.planner.trials import AfterShock
 from kvcast.present import resilience_text
 from kvcast.scenario.toml import dumps
 from sim.measure.regime import of_run, of_runs
@@ -279,10 +279,10 @@ def test_seeds_are_asked_at_once_after_the_first_and_the_last_goes_on_to_the_end
             self.runs.append(runs)
             return [AfterShock(self.backs[seed], 0.0) for seed, _ in runs]
 
-    scenario = api.windowed(scenario_from_doc(document()))
+    scenario = scenario_from_doc(document())
     for backs, times in (((7.0, None, 9.0), [7.0, None, 9.0]), ((None, 1.0, 1.0), [None])):
         trials = Asked(*backs)
-        assert Recovery(SimpleNamespace(trials=trials)).times_s(Trial(scenario)) == times
+        assert Recovery(SimpleNamespace(trials=trials)).times_s(scenario) == times
         assert trials.runs == [[(0, False)], [(1, False), (2, True)]][: len(times)]
 
 

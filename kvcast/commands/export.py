@@ -48,6 +48,7 @@ def moment(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     from kvcast import api, config, text
     from kvcast.observed.series import MOST_SCRAPES, SIMULATED, Labels, openmetrics, scrapes
+    from kvcast.scenario.mixed import alike_only
     from kvcast.store.runs import load_run
     from sim.measure.metrics import run_end_s
     from workloads.errors import InputError
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     given = load_run(args.folder)
     with config.naming(str(args.folder)):
+        alike_only(given.scenario)
         prepared = api.prepare(given.scenario)
         rec = api.record(prepared, on_clock=text.clock())
     text.clear_clock()

@@ -16,9 +16,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvcast.commands import jobs_of, jobs_options, output
 from kvcast.text import NO_FLEET
+
+if TYPE_CHECKING:
+    from sim.scenario import Scenario
 
 GOES_ON = True  #: with what --out keeps, when it is stopped and given again
 
@@ -119,7 +123,9 @@ def run(args: argparse.Namespace) -> int:
         if args.from_log is not None
         else None
     )
-    load_scenario(args.scenario, args.overrides)
+    given = load_scenario(args.scenario, args.overrides)
+    if given.plan.pools:
+        return _of_pools(args, given)
     with jobs_of(args) as jobs, naming(args.scenario):
         made = plan(
             args.scenario,
@@ -149,4 +155,29 @@ def run(args: argparse.Namespace) -> int:
             f"\nplan folder: {args.out}"
             + (f" (the chosen fleet with a change made: {args.out}/advice-N.toml)" if made["advice"] else "")
         )
+    return 0 if made["answer"]["feasible"] else NO_FLEET
+
+
+def _of_pools(args: argparse.Namespace, scenario: Scenario) -> int:
+    """[plan] pools = true: the cheapest mix of the [[pool]] tables."""
+    from kvcast import text
+    from kvcast.config import naming
+    from kvcast.planner.mixed import as_text, plan_pools
+    from workloads.errors import InputError
+
+    for flag, given in (
+        ("--vary", args.vary),
+        ("--out", args.out),
+        ("--fixed", args.fixed),
+        ("--from-launch", args.from_launch),
+        ("--from-log", args.from_log),
+    ):
+        if given:
+            raise InputError(f"{flag} with [plan] pools = true: expected one of them, it looks for mixes of [[pool]]")
+    with jobs_of(args) as jobs, naming(args.scenario):
+        if not scenario.pool:
+            raise InputError("[plan] pools = true: expected [[pool]] tables with it, of which it looks for a mix")
+        made = plan_pools(scenario, args.seeds, jobs)
+    text.clear_clock()
+    print(text.to_json(made) if args.json else as_text(made))
     return 0 if made["answer"]["feasible"] else NO_FLEET

@@ -14,7 +14,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from kvcast.config import naming
 from kvcast.jobs.runner import Runner, key_of
+from kvcast.scenario.mixed import alike_only
 from kvcast.store.runs import load_run
 from workloads.errors import InputError
 
@@ -41,7 +43,8 @@ def run_in(folder: Path) -> Path:
 
 
 def _adopted(runner: Runner, folder: Path) -> str:
-    load_run(folder)
+    with naming(str(folder)):
+        alike_only(load_run(folder).scenario)
     scenario = (folder / "scenario.toml").read_text(encoding="utf-8")
     key = key_of(scenario, ("run",))
     place = runner.root / key

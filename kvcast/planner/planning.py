@@ -78,6 +78,11 @@ def plan(
     asked = Options(**options)
     found = combinations(doc, axes_of(vary), source)
     base = next(one.scenario for one in found if one.scenario is not None)
+    if base.pool:
+        raise InputError(
+            "[[pool]]: a plan looks for replicas that are alike; expected a scenario without, or [plan] pools = true"
+            " with kvcast plan (plan_pools in Python), which looks for the cheapest mix of them"
+        )
     check_slo(base)
     check_static(one.scenario for one in found)
     if out is None:

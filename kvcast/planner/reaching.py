@@ -81,7 +81,8 @@ def recoverable(recovers: Callable[[int, int], bool], highest: int) -> int:
 
 
 def _recovers(trials: Trials, loads: Loads, step: int, seeds: int) -> bool:
-    return all(recovered_s(trials, loads.whole(step), seed) is not None for seed in trials.seeds[:seeds])
+    sample = loads.trial(step).scenario
+    return all(recovered_s(trials, sample, seed) is not None for seed in trials.seeds[:seeds])
 
 
 def _trials(scenario: Scenario, folder: Path, asked: Options) -> Trials:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import STRIDE, Capacity, Loads, factor_of
 from kvcast.planner.options import Options
-from kvcast.planner.sampled import sampled
+from kvcast.planner.sampled import sampled, shortened
 from kvcast.planner.trials import Trial, Trials
 from kvcast.scenario.steady import is_mix
 from kvcast.studies.search import fewest, together
@@ -25,7 +26,7 @@ from sim.scenario import BURST, Scenario, Shock
 from workloads import mix, steady
 
 CALM_S = 300.0
-"""Before a shock, where what was attained before it is told."""
+"""Before the burst."""
 LATE_S = 120.0
 """The clock stops so long after the last arrival that counts: what then still waits has missed."""
 SEEDS = 3
@@ -44,9 +45,9 @@ def applies(scenario: Scenario, asked: Options) -> bool:
     )
 
 
-def burst_of(scenario: Scenario, calm_s: float = CALM_S) -> Shock:
+def burst_of(scenario: Scenario) -> Shock:
     plan = scenario.plan
-    return Shock(BURST, calm_s, plan.burst_s, plan.burst_size)
+    return Shock(BURST, CALM_S, plan.burst_s, plan.burst_size)
 
 
 def with_burst(scenario: Scenario) -> Scenario:
@@ -66,16 +67,15 @@ def with_shock(scenario: Scenario, shock: Shock) -> Scenario:
     )
 
 
-def burst_on(trial: Trial) -> Scenario:
-    """What a plan asks of a fleet: a sample of it (kvcast.planner.sampled), the burst at once after its warm-up."""
-    sample = sampled(trial).scenario
-    return with_shock(sample, burst_of(sample, calm_s=0.0))
+def recovered_s(trials: Trials, scenario: Scenario, seed: int, to_the_end: bool = False) -> float | None:
+    """Seconds after the burst until the fleet is back; None when it is not within the time asked for."""
+    return trials.back_s(with_burst(scenario), seed, to_the_end)
 
 
-def recovered_s(trials: Trials, trial: Trial, seed: int, to_the_end: bool = False) -> float | None:
-    """Seconds after the burst until a fleet is back; None when it is not within the time asked for. trial: the whole
-    fleet."""
-    return trials.back_s(burst_on(trial), seed, to_the_end)
+def all_of(trial: Trial) -> Scenario:
+    """Every replica of a fleet, after the warm-up of a sample of it (kvcast.planner.sampled)."""
+    sample, whole = sampled(trial).scenario, trial.scenario
+    return sample if sample.cluster.replicas == whole.cluster.replicas else shortened(whole)
 
 
 def highest_back(back_s: Callable[[int], float | None], highest: int, first: int, within_s: float) -> int:
@@ -113,10 +113,10 @@ class Recovery:
     def recovers(self) -> bool:
         return bool(self.back_s) and None not in self.back_s
 
-    def times_s(self, trial: Trial) -> list[float | None]:
+    def times_s(self, scenario: Scenario) -> list[float | None]:
         """By seed; the first alone, all others at once where it comes back. The last seed's run goes on to its end, so
         that a fleet that comes back and falls again is found out once all others have said that it is back."""
-        trials, shocked = self.fleet.trials, burst_on(trial)
+        trials, shocked = self.fleet.trials, with_burst(scenario)
         found: list[float | None] = []
         for seeds in (self.seeds[:1], self.seeds[1:]):
             runs = [(seed, seed == self.seeds[-1]) for seed in seeds]
@@ -129,7 +129,7 @@ class Recovery:
         """The fleet as it is."""
         if self.fleet.answer is not None and self.fleet.answer.meets:
             self.held = self.fleet.replicas
-            self.back_s = self.times_s(self.fleet.answer.trial)
+            self.back_s = self.times_s(self.fleet.answer.trial.scenario)
 
     def enlarge(self) -> None:
         """The cheapest fleet that also recovers becomes the answer. A combination is only asked where the replicas it
@@ -151,7 +151,7 @@ class Recovery:
         i, n = best or (chosen, holding[chosen])
         self.held = holding[i]
         fleet.answer_with(i, n)
-        self.back_s = self.times_s(fleet.whole(i, fleet.replicas))
+        self.back_s = self.times_s(fleet.whole(i, fleet.replicas).scenario)
 
     def _falls_and_holds(self) -> bool:
         """Whether the fleet that the search found is no answer: it does not come back from its first burst, and two
@@ -160,7 +160,8 @@ class Recovery:
         if fleet.winner is None:
             return False
         i, n = fleet.winner, fleet.replicas
-        back_s = recovered_s(fleet.trials, fleet.whole(i, n), self.seeds[0], self.seeds[0] == self.seeds[-1])
+        whole, seed = fleet.whole(i, n).scenario, self.seeds[0]
+        back_s = recovered_s(fleet.trials, whole, seed, seed == self.seeds[-1])
         return back_s is None and fleet.holds(i, n)
 
     def _fewest(self, i: int, held: int) -> int | None:
@@ -172,7 +173,7 @@ class Recovery:
         return together({i: fewest(held, self.fleet.most)}, answers)[i].fewest
 
     def _recovers(self, i: int, n: int) -> bool:
-        back = None not in self.times_s(self.fleet.whole(i, n))
+        back = None not in self.times_s(self.fleet.whole(i, n).scenario)
         if not back:
             self.fragile.add((i, n))
         return back
@@ -181,17 +182,21 @@ class Recovery:
         """The highest step of load, up to the one it holds, from which the fleet recovers on every seed; None where it
         does not even at the load it has. Seed by seed, each below what those before it came back from; from there all
         of them, step by step. The first seed is asked a little below what the fleet holds: some come back from all of
-        that, and those that live on their caches from little less."""
+        that, and those that live on their caches from little less. The last one is asked of every replica: where a
+        session meets another one at every turn, more of them are slower to come back than the few of a sample."""
         if not self.recovers or found.held is None or found.held < 0:
             return None
-        trials, within_s, step = self.fleet.trials, loads.scenario.plan.recover_within_s, found.held
+
+        def back_s(seed: int, at: int) -> float | None:
+            last = seed == self.seeds[-1]
+            asked = all_of(loads.whole(at)) if last else loads.trial(at).scenario
+            return recovered_s(self.fleet.trials, asked, seed, last)
+
+        within_s, step = loads.scenario.plan.recover_within_s, found.held
         for place, seed in enumerate(self.seeds):
-
-            def back_s(at: int, seed: int = seed) -> float | None:
-                return recovered_s(trials, loads.whole(at), seed, seed == self.seeds[-1])
-
-            step = highest_back(back_s, step, step if place else min(max(step - STRIDE, 1), step), within_s)
-        while step > 0 and None in self.times_s(loads.whole(step)):
+            first = step if place else min(max(step - STRIDE, 1), step)
+            step = highest_back(partial(back_s, seed), step, first, within_s)
+        while step > 0 and any(back_s(seed, step) is None for seed in self.seeds):
             step -= 1
         return step
 

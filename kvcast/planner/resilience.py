@@ -22,6 +22,7 @@ from kvcast.planner.options import check_slo
 from kvcast.planner.recovery import CALM_S, burst_of, with_shock
 from kvcast.planner.trials import AfterShock, Trial, Trials
 from kvcast.pools import Jobs
+from kvcast.scenario.mixed import alike_only
 from kvcast.scenario.steady import begins_early
 from kvcast.store.simulations import Lab
 from kvcast.studies.change import COSTS, Change
@@ -71,6 +72,7 @@ def resilience(scenario: Scenario, folder: Path, **options: Any) -> dict[str, An
     asked = Asked(**options)
     if not (asked.sweep or asked.collapse or asked.shocks or asked.remedies):
         raise InputError("nothing is asked: expected one of sweep, collapse, shocks and remedies")
+    alike_only(scenario)
     check_slo(scenario)
     if scenario.shock or not begins_early(scenario):
         raise InputError(

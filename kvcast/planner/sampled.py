@@ -42,7 +42,8 @@ def sampled(trial: Trial) -> Trial:
     enough, n, short = _enough(mix.resolve(scenario.workload)), scenario.cluster.replicas, shortened(scenario)
     if short is not scenario and requests / 2 >= enough:
         scenario, requests = short, requests / 2
-    k = n if scenario.disaggregation.on else min(n, max(math.ceil(n * enough / requests), LEAST))
+    together = scenario.disaggregation.on or any(tier.shared for tier in scenario.cache.tiers)
+    k = n if together else min(n, max(math.ceil(n * enough / requests), LEAST))
     if k < n:
         workload = replace(scenario.workload, rate_scale=scenario.workload.rate_scale * k / n)
         scenario = replace(scenario, workload=workload, cluster=replace(scenario.cluster, replicas=k))

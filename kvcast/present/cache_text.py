@@ -122,9 +122,17 @@ def tier_lines(s: dict[str, Any]) -> list[str]:
         lines.append(
             f"  {t['name']}: {t['loaded_bytes'] / 1e9:,.1f} GB loaded, its link {text.percent(t['link_busy_share'])}"
             f" busy; {t['written_bytes'] / 1e9:,.1f} GB written ({text.percent(t['write_share'])} of its bandwidth);"
-            f" {text.count(t['stored_blocks'])} of {text.count(t['capacity_blocks'] * s['replicas'])} blocks at the end"
+            f" {text.count(t['stored_blocks'])} of"
+            f" {text.count(t['capacity_blocks'] * (1 if t.get('shared') else s['replicas']))} blocks at the end"
+            + (_store(t) if t.get("shared") else "")
         )
     return lines
+
+
+def _store(t: dict[str, Any]) -> str:
+    """A tier that all replicas share: how long loads waited for it."""
+    wait = text.UNKNOWN if t["mean_store_wait_ms"] is None else text.milliseconds(t["mean_store_wait_ms"])
+    return f"; one for all: {text.percent(t['store_busy_share'])} busy, a load waited {wait} for its turn on average"
 
 
 def worth_table(result: Result, baseline: Result) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kvcast import figures, text
 from kvcast.planner.words import NAMES, share
-from kvcast.present import html_page, measured_text, pools_text, verdict
+from kvcast.present import html_page, measured_text, mixed_text, pools_text, verdict
 from kvcast.present.html_basis import Document, assumptions, provenance
 from kvcast.present.numbers import four
 from kvcast.present.terms import TERMS
@@ -41,6 +41,7 @@ def of_run(run: Run) -> str:
         *([html_page.section("Shocks", _shocks(s["shocks"]))] if s.get("shocks") else []),
         html_page.section("Latency", _latency(run)),
         *([html_page.section("Prefill and decode", _pools(s["disaggregation"]))] if s.get("disaggregation") else []),
+        *([html_page.section("Pools of the fleet", _kinds(s))] if s.get("pools") else []),
         html_page.section("Prefix cache", _cache(run)),
         html_page.section("Fleet over time", _fleet(run)),
         html_page.section("By class", _by_class(s)),
@@ -115,6 +116,12 @@ def _cards(s: Document, numbers: list[Any]) -> str:
         ),
     ]
     return html_page.cards(shown)
+
+
+def _kinds(s: Document) -> str:
+    """What each [[pool]] did and cost."""
+    tables = ((mixed_text.LOAD_HEADER, mixed_text.load_rows(s)), (mixed_text.USE_HEADER, mixed_text.use_rows(s)))
+    return "".join(html_page.table(*one) for one in tables) + html_page.paragraph(mixed_text.between(s))
 
 
 def _latency(run: Run) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from calibrate.layout import COLLECTIVES, NODE_GPUS
@@ -187,10 +187,10 @@ def _semantics_problems(engine: EngineConfig) -> Iterator[str]:
     """Keys that the chosen engine would not read: a value without effect would be a wrong answer."""
     from sim.engines import ENGINES
 
+    as_it_comes = EngineConfig()
     for f in fields(engine):
         value, only = getattr(engine, f.name), f.metadata["engines"]
-        default = f.default if f.default_factory is MISSING else f.default_factory()
-        if only and engine.semantics not in only and value != default:
+        if only and engine.semantics not in only and value != getattr(as_it_comes, f.name):
             yield f"[engine] {f.name} = {value!r}: only semantics = {' or '.join(map(repr, only))} has it"
     if engine.semantics in ENGINES:
         yield from ENGINES[engine.semantics].problems(engine)
@@ -250,6 +250,19 @@ def _tier_problems(scenario: Scenario) -> Iterator[str]:
             yield (
                 f"{where} has {' and '.join(given) or 'neither capacity_gib nor capacity_blocks'}: expected exactly one"
                 " of capacity_gib and capacity_blocks"
+            )
+        if any(other.shared for other in tiers[:i]) and not tier.shared:
+            yield (
+                f"{where} shared = false behind a shared one: expected true too, what falls from a store falls into no"
+                " replica's own tier"
+            )
+        if not tier.shared and tier.total_bandwidth_gb_per_s != math.inf:
+            total = tier.total_bandwidth_gb_per_s
+            yield f"{where} total_bandwidth_gb_per_s = {total:g}: expected shared = true with it"
+        if tier.shared and scenario.hardware.attention_dp > 1:
+            yield (
+                f"{where} shared = true with [hardware] attention_dp = {scenario.hardware.attention_dp}: not simulated"
+                " together, expected one of them"
             )
         if tier.name in ["gpu", *(other.name for other in tiers[:i])]:
             yield f"{where} name = {tier.name!r}: expected a name of its own for each tier, other than gpu"

@@ -35,14 +35,15 @@ OF_ONE_GPU = {
 }
 """Keys that are of one GPU, width and model: a pool on others has its own, or none."""
 ALONE = (
-    "expected replicas that are alike: kvcast run, compare and sweep, and simulate() in Python, take [[pool]] tables"
+    "expected a scenario without, this is answered of replicas that are alike; kvcast run, compare, sweep, timeline and"
+    " price, and simulate() in Python, take [[pool]] tables"
 )
 
 
-def alike_only(scenario: Scenario, asked: str) -> None:
-    """Raise InputError where a question about one kind of replica is asked of a fleet of several."""
+def alike_only(scenario: Scenario) -> None:
+    """Raise InputError for a fleet of several kinds, where one kind of replica is asked about."""
     if scenario.pool:
-        raise InputError(f"[[pool]] with {asked}: {ALONE}")
+        raise InputError(f"[[pool]]: {ALONE}")
 
 
 def mixed_problems(scenario: Scenario) -> Iterator[str]:
@@ -170,7 +171,7 @@ def _placed_pool(given: Scenario, pool: PoolConfig, placed: Callable[[Scenario],
     try:
         return placed(pool_scenario(given, pool))
     except InputError as error:
-        line = str(error)
+        line = str(error).removeprefix("scenario: ")
         raise InputError(line if line.startswith("[pool.") else f"[pool.{pool.name}] {line}") from None
 
 
@@ -216,6 +217,11 @@ def mixed_of(resolved: Resolved, class_names: Sequence[str], changed: Changed | 
                 f"[workload] class {name!r} may go to pools of {len(models)} models: expected the model (or the pool)"
                 " that it asks for, keys of its [[workload.class]] table"
             )
+    if any(kind.params.shares_tiers for kind in kinds) and len({_kv_layout(of) for of in resolved.kinds}) > 1:
+        raise InputError(
+            "[[pool]] with shared [cache] tiers: expected pools of one model, KV type and tensor_parallel, others"
+            " cannot read each other's blocks"
+        )
     everywhere = all(all(row) for row in asks)
     return Mixed(kinds, None if everywhere else np.array(asks))
 
@@ -223,6 +229,11 @@ def mixed_of(resolved: Resolved, class_names: Sequence[str], changed: Changed | 
 def shared_word(resolved: Resolved) -> str:
     """The same for replicas whose KV is the same."""
     return f"{resolved.model.name} {resolved.scenario.model.kv_dtype}"
+
+
+def _kv_layout(resolved: Resolved) -> tuple[str, int]:
+    """What KV blocks in a store are: replicas read only their own."""
+    return shared_word(resolved), resolved.scenario.hardware.tensor_parallel
 
 
 def asked(scenario: Scenario, class_names: Sequence[str]) -> list[list[bool]]:

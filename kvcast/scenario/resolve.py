@@ -20,7 +20,7 @@ from kvcast.scenario.checks import check
 from kvcast.scenario.disaggregation import with_prefill_pool
 from kvcast.scenario.fitting import fitting_profile, model_of
 from kvcast.scenario.gpu_prices import priced
-from kvcast.scenario.mixed import ALONE, with_pools
+from kvcast.scenario.mixed import alike_only, with_pools
 from kvcast.scenario.paths import absolute_scenario
 from kvcast.scenario.shocks import with_surges
 from kvcast.scenario.speculation import draft_bytes, with_speculation
@@ -70,7 +70,7 @@ class Resolved:
     def _one_kind(self) -> None:
         """Nobody is told of one kind of replica in the place of a fleet."""
         if self.kinds:
-            raise InputError(f"[[pool]]: asked of one replica for all of them; {ALONE}")
+            alike_only(self.scenario)
 
     @property
     def lowered(self) -> bool:
@@ -181,7 +181,7 @@ def resolve(scenario: Scenario) -> Resolved:
     check(scenario)
     scenario = absolute_scenario(scenario, Path.cwd())
     if scenario.pool:
-        resolved = with_pools(scenario, _placed)
+        resolved = with_pools(scenario, _checked)
     else:
         resolved = with_prefill_pool(_placed(scenario), scenario, _placed)
     window = with_window(resolved.scenario, kv_tokens_of(resolved), lambda: max(map(_token_s, resolved.each)))
@@ -193,6 +193,12 @@ def resolve(scenario: Scenario) -> Resolved:
                 " least"
             )
     return resolved
+
+
+def _checked(scenario: Scenario) -> Resolved:
+    """As _placed, of a scenario that nobody has looked at."""
+    check(scenario)
+    return _placed(scenario)
 
 
 def _placed(scenario: Scenario) -> Resolved:
@@ -377,6 +383,8 @@ def tier_params(scenario: Scenario, block_bytes: int) -> tuple[TierParams, ...]:
             t.write,
             t.policy,
             t.prefetch,
+            t.shared,
+            t.total_bandwidth_gb_per_s * 1e9,
         )
         for t in scenario.cache.tiers
     )

@@ -30,9 +30,9 @@ PIECE = 2000
 """Requests that are simulated to tell."""
 LARGE = 200_000
 """Requests from which on a run is asked what it takes before it begins."""
-BASE_BYTES = 115 << 20
+BASE_BYTES = 100 << 20
 """Interpreter, libraries, and what a report needs whatever the number of requests."""
-REQUEST_BYTES, PACKED_REQUEST_BYTES = 750, 520
+REQUEST_BYTES, PACKED_REQUEST_BYTES = 650, 320
 """Columns, samples and stretches, and what the report needs of them (benchmarks/bench_scale.py)."""
 STEP_BYTES, PACKED_STEP_BYTES = 9.0, 0.9
 RECORD_BYTES = 75_000

@@ -29,6 +29,7 @@ SETS = (
     "fit",
     "passes",
     "kv-capacity",
+    "aisimulate",
 )
 ASKED_FOR = ("vllm-rtx-pro-6000", "atlas", "engine", "silicon")
 """Sets that run only when named: the first and silicon state goals that are not all met, atlas takes long, engine

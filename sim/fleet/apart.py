@@ -58,7 +58,7 @@ class Only(Router):
 def may_be_apart(kind: type[Router], workload: Workload, params: EngineParams) -> bool:
     """Whether a router of this kind may leave the replicas nothing to do with each other. Not asked here: whether
     somebody watches the fleet as a whole, or acts on it."""
-    if params.ranks > 1 or params.policy not in POLICIES:  # one that knows the future, or may know anything
+    if params.ranks > 1 or params.policy not in POLICIES or params.shares_tiers:  # one may know the future, or anything
         return False
     if workload.concurrency is not None:  # a session begins when any other ends
         return False

@@ -88,7 +88,7 @@ class Fleet:
                 overhead_s=common.params.step_overhead_s,
                 front_end=FrontEnd.of(common.params),
                 max_loras=common.params.max_loras,
-                fast_forward=self.fast_forward and self.step_log is None and listen is None,
+                fast_forward=self.fast_forward and self.step_log is None and listen is None and not common.stores,
                 life=self.life,
                 step_log=self.step_log,
                 listen=listen,

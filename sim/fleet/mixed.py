@@ -20,6 +20,7 @@ import numpy as np
 from calibrate.latency import StepTime
 from sim.alone import prefill_alone
 from sim.engine import Common, Engine
+from sim.engines import engine_of
 from sim.fleet.clock import Clock
 from sim.fleet.cluster import Cluster
 from sim.fleet.fleet import Fleet
@@ -75,7 +76,7 @@ def check(mixed: Mixed, engine: Engine) -> None:
 
 def _apart(a: EngineParams, b: EngineParams) -> Iterator[tuple[bool, str]]:
     """(whether two kinds differ in it, it) of all that the columns of one recording have in common."""
-    yield a.semantics != b.semantics, f"semantics = {b.semantics!r}, another engine"
+    yield engine_of(a) is not engine_of(b), f"{engine_of(b).title}, another engine"
     yield a.hit_block != b.hit_block, f"blocks of {b.hit_block} tokens, others"
     yield a.ranks != b.ranks, f"attention_dp = {b.ranks}, another number"
     yield a.caching != b.caching, "prefix caching otherwise"
@@ -123,7 +124,7 @@ class MixedCluster(Cluster):
         self._open: dict[int, list[Replica]] = {}  # kinds, a bit each -> their replicas
 
     def cannot_serve(self, request: int) -> int:
-        return 0 if self.kinds_of(request) else min(self._reasons(request))
+        return 0 if self.kinds_of(request) else max(self._reasons(request))
 
     def kinds_of(self, request: int) -> int:
         """The kinds that may serve a request, a bit each."""

@@ -11,12 +11,12 @@ bigger cache, exactly. What a request finds below is loaded when that ends soone
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count, pairwise
 from math import inf
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sim.kvcache.chains import Path
 from sim.kvcache.replay import POLICIES, Rank
@@ -196,6 +196,23 @@ class Tier:
                 self._keep(run.node, [r for r in self._runs[run.node] if r is not run])
         return fallen
 
+    def settle(self) -> None:
+        """A step has ended. Nobody else looks at a tier of one's own."""
+
+    def use(self) -> TierUse:
+        """What it has done so far."""
+        return TierUse(
+            self.p.name,
+            self.p.blocks,
+            self.p.block_bytes,
+            self.p.bandwidth_bytes_s,
+            self.loaded,
+            self.written,
+            self.dropped,
+            self.used,
+            self.busy_s,
+        )
+
     def check(self) -> None:
         """Raise AssertionError unless every block written is here, was taken out, or was dropped."""
         for node, runs in self._runs.items():
@@ -204,6 +221,31 @@ class Tier:
             assert all(a.hi <= b.lo for a, b in pairwise(runs)), node
         assert self.used == sum(r.hi - r.lo for runs in self._runs.values() for r in runs) <= self.p.blocks
         assert self.written == self.used + self.taken_out + self.dropped
+
+
+class TierLike(Protocol):
+    """A tier as its replica sees it: its own, or its way to a store of the fleet."""
+
+    p: TierParams
+    through: bool
+
+    def reach(self, node: int, pos: int, limit: int) -> int: ...
+
+    def put(self, node: int, lo: int, hi: int, entering: bool = False) -> list[tuple[int, int, int]]: ...
+
+    def touch(self, path: Path, end: int) -> None: ...
+
+    def remove(self, node: int, lo: int, hi: int) -> None: ...
+
+    def ready_s(self, blocks: int, now_s: float) -> float: ...
+
+    def load(self, blocks: int, now_s: float) -> None: ...
+
+    def settle(self) -> None: ...
+
+    def use(self) -> TierUse: ...
+
+    def check(self) -> None: ...
 
 
 class Load(NamedTuple):
@@ -222,10 +264,16 @@ class Tiers:
     """The tiers of one replica, nearest first, and the loads under way. The cache tells what is evicted, entered and
     released."""
 
-    def __init__(self, params: Sequence[TierParams], prefill_s: Callable[[int, int], float], block_size: int) -> None:
+    def __init__(
+        self,
+        params: Sequence[TierParams],
+        prefill_s: Callable[[int, int], float],
+        block_size: int,
+        shelves: Mapping[str, TierLike] | None = None,
+    ) -> None:
         """prefill_s(cached, known): seconds of computing a prompt's tokens [cached, known) with nothing else on the
-        replica."""
-        self.tiers = [Tier(p) for p in params]
+        replica. shelves: its ways to stores of the fleet (sim.kvcache.store), by name; other tiers are its own."""
+        self.tiers: list[TierLike] = [(shelves or {}).get(p.name) or Tier(p) for p in params]
         self.prefetch = any(p.prefetch for p in params)
         self._through = [t for t in self.tiers if t.through]
         self._once = [t for t in self.tiers if not t.through]
@@ -324,22 +372,14 @@ class Tiers:
             depth = end
         return max((ready for ready, node, lo, _ in self._under_way if node in nodes and lo < hit), default=now_s)
 
+    def settle(self) -> None:
+        """The step is over: what it has computed is there for others."""
+        for tier in self.tiers:
+            tier.settle()
+
     def use(self) -> list[TierUse]:
         """What each tier has done so far."""
-        return [
-            TierUse(
-                t.p.name,
-                t.p.blocks,
-                t.p.block_bytes,
-                t.p.bandwidth_bytes_s,
-                t.loaded,
-                t.written,
-                t.dropped,
-                t.used,
-                t.busy_s,
-            )
-            for t in self.tiers
-        ]
+        return [tier.use() for tier in self.tiers]
 
     def check(self) -> None:
         for tier in self.tiers:

@@ -125,7 +125,7 @@ def summary(
         done = mine & (rec.status == COMPLETED)
         rows.append(
             {
-                **_what(pool, scenario.gpus_of_pools[k]),
+                **_what(pool, scenario, scenario.gpus_of_pools[k]),
                 "requests": int(mine.sum()),
                 "completed": int(done.sum()),
                 "latency_ms": {
@@ -145,11 +145,12 @@ def _told(latency: dict[str, float | None], told: str) -> dict[str, float | None
     return {stat: None if told == MEANS_ONLY and stat != "mean" else value for stat, value in latency.items()}
 
 
-def _what(pool: PoolConfig, gpus: int) -> dict[str, Any]:
+def _what(pool: PoolConfig, scenario: Scenario, gpus: int) -> dict[str, Any]:
+    model = replace(scenario.model, **pool.model)
     return {
         "pool": pool.name,
-        "model": pool.model.get("config") or pool.model.get("name"),
-        "profile": pool.hardware.get("profile"),
+        "model": model.config or model.name,
+        "profile": replace(scenario.hardware, **pool.hardware).profile,
         "replicas": pool.replicas,
         "gpus_per_replica": gpus,
     }

@@ -13,7 +13,7 @@ from sim.measure.columns import Columns, summed_by
 from sim.measure.held import replicas_held
 from sim.measure.judged import Limits, attainment, usd_of_class
 from sim.measure.metrics import has_limit
-from sim.recording import ABANDONED, COMPLETED, Recording, by_replica
+from sim.recording import ABANDONED, COMPLETED, Recording, TierUse, by_replica
 from workloads import portable
 from workloads.columns import SCOPES, Workload
 
@@ -205,7 +205,7 @@ def tier_table(rec: Recording, counted: np.ndarray) -> list[dict[str, Any]]:
     ]
     for use, hit in zip(rec.tiers, below, strict=True):
         written = use.written_blocks * use.block_bytes
-        capacity = use.bandwidth_bytes_s * link_s
+        capacity = min(use.bandwidth_bytes_s * link_s, use.total_bytes_s * rec.end_s)
         rows.append(
             {
                 "name": use.name,
@@ -217,9 +217,20 @@ def tier_table(rec: Recording, counted: np.ndarray) -> list[dict[str, Any]]:
                 "written_bytes": written,
                 "link_busy_share": use.link_busy_s / link_s if link_s else None,
                 "write_share": 0.0 if not written else written / capacity if capacity else None,
+                **(_store(use, rec.end_s) if use.shared else {}),
             }
         )
     return rows
+
+
+def _store(use: TierUse, end_s: float) -> dict[str, Any]:
+    """What a tier that all replicas share has beside: its loads and their wait for it."""
+    return {
+        "shared": True,
+        "loads": use.loads,
+        "store_busy_share": use.store_busy_s / end_s if end_s else None,
+        "mean_store_wait_ms": 1e3 * use.store_waited_s / use.loads if use.loads else None,
+    }
 
 
 def front_end_row(rec: Recording, done: np.ndarray) -> dict[str, float | None]:

@@ -22,6 +22,7 @@ from sim.kvcache.no_cache import NoCache
 from sim.kvcache.observed import Observable, observe
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
+from sim.kvcache.store import Shelf
 from sim.kvcache.tiers import Tiers
 from sim.scenario import EngineConfig, EngineParams
 from sim.vllm.acceptance import Acceptances
@@ -171,10 +172,18 @@ def fleet(common: Common) -> Callable[[int], VllmScheduler]:
             return PrefillScheduler(params, cache, common.paths, common.log)
         if common.elsewhere is not None:
             return DecodeScheduler(params, cache, common.paths, common.log, common.elsewhere, index)
-        tiers = Tiers(params.tiers, common.prefill_s, params.block_size) if params.tiers else None
-        return VllmScheduler(params, cache, common.paths, common.log, tiers)
+        return VllmScheduler(params, cache, common.paths, common.log, _tiers(common, index))
 
     return scheduler
+
+
+def _tiers(common: Common, index: int) -> Tiers | None:
+    """The cache tiers of a replica as it starts: its own, empty, and its ways to those that all have together."""
+    params = common.params
+    if not params.tiers:
+        return None
+    shelves = {name: Shelf(store, index) for name, store in common.stores.items()}
+    return Tiers(params.tiers, common.prefill_s, params.block_size, shelves)
 
 
 def _hybrid_fleet(common: Common) -> Callable[[int], VllmScheduler]:

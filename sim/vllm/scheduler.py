@@ -152,6 +152,8 @@ class VllmScheduler:
             return True
         if not self.preempted:
             self.steps = self.cache.steps = self.steps - 1  # it was no step
+        if self.tiers is not None:
+            self.tiers.settle()
         return False
 
     def _begin(self, now_s: float) -> None:
@@ -316,6 +318,8 @@ class VllmScheduler:
         for r in finished:
             self._finish(r)
         self.changed |= bool(finished)
+        if self.tiers is not None:
+            self.tiers.settle()
         return [r.id for r in finished]
 
     def _sample(self, r: Request) -> None:
@@ -381,6 +385,8 @@ class VllmScheduler:
             self.waiting_tokens -= r.known
         if r is self.blocked:
             self.blocked = None
+        if self.tiers is not None:
+            self.tiers.settle()
         return r.done_before
 
     # -- log and state ----------------------------------------------------------------------------------------------
