@@ -92,7 +92,7 @@ def _settle(
             break
         m, place = heapq.heappop(queue)
         trial = Trial(fleet_of(able[place].scenario, m), keep=True)
-        if recovery is None or None not in recovery.times_s(trial):  # asked of a sample: what falls need not be settled
+        if recovery is None or None not in recovery.times_s(trial.scenario):  # what falls need not be settled
             judged = fleet.trials.settle(trial)
             if judged.meets:
                 return Settled(able[place], m, judged)
