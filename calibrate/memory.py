@@ -82,6 +82,7 @@ class GpuMemory:
     cached: bool = True  #: a prefix cache keeps states
     draft_weights: int = 0  #: bytes of what drafts for speculative decoding
     draft_kv: int = 0  #: bytes of its KV for every token
+    adapters: int = 0  #: bytes of the slots for LoRA adapters
     steps: int = 1  #: that may be under way of one request: two with asynchronous scheduling
     of_the_rest: bool = False  #: utilization is KV's share of what weights and overhead leave (TensorRT-LLM)
 
@@ -108,10 +109,12 @@ class GpuMemory:
     def overheads(self) -> dict[str, int]:
         """Bytes by part: runtime, NCCL, peak of the profiling step, workspaces of quantized experts."""
         if self.overhead_gib is not None:
-            return {"given": int(self.overhead_gib * GIB)}
+            given = {"given": int(self.overhead_gib * GIB), "LoRA slots": self.adapters}
+            return {name: size for name, size in given.items() if size or name == "given"}
         parts = {"runtime": int(RUNTIME_GIB * GIB), "NCCL": self._buffers()}
         parts["profiling step"] = max(self._forward(), self._sampling())
         parts["expert workspaces"] = self._workspaces()
+        parts["LoRA slots"] = self.adapters
         return {name: size for name, size in parts.items() if size}
 
     def _buffers(self) -> int:

@@ -60,6 +60,7 @@ class Scheduler(Protocol):
 
     waiting_tokens: int
     running_tokens: int  #: known tokens of the running requests, at the last completed step
+    stall_s: float  #: what the present step waits before it begins: for LoRA adapters
     ahead: bool  #: a step is decided when the one before it begins
     tiers: Tiers | None
     decoded: int  #: requests that decode in the present step
@@ -132,6 +133,11 @@ class Scheduler(Protocol):
     def cancel(self, request: int) -> int:
         """A request that waits or runs leaves and frees its memory (mutates; between the end of a step and the next
         `schedule`): the tokens that it has computed, or found, before. Only with Engine.has_cancel."""
+        ...
+
+    def write_out(self) -> None:
+        """Enter what decodes have generated, which else waits until somebody looks: cache tiers count it. Only with
+        Engine.has_tiers."""
         ...
 
     def begin_at(self, steps: int) -> None:
@@ -232,4 +238,5 @@ class Engine:
     has_optimum: bool = False  #: its caches can tell what they held, so that the best eviction can be found
     has_pools: bool = False  #: replicas that only prefill, and others that only decode
     has_cancel: bool = False  #: a request can leave its schedulers before it has ended
+    has_lora: bool = False  #: slots for LoRA adapters
     has_oracle: bool = False  #: its schedulers say what a request would hit

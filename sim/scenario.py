@@ -21,6 +21,7 @@ from sim.sections.autoscale import AutoscaleConfig as AutoscaleConfig
 from sim.sections.disaggregation import AFTER_PREFILL as AFTER_PREFILL
 from sim.sections.disaggregation import AT_ARRIVAL as AT_ARRIVAL
 from sim.sections.disaggregation import DisaggregationConfig as DisaggregationConfig
+from sim.sections.lora import Adapters, LoraConfig
 from sim.sections.pool import PoolConfig as PoolConfig
 from sim.sections.shock import BURST as BURST
 from sim.sections.shock import CACHE_LOST as CACHE_LOST
@@ -622,6 +623,7 @@ class Scenario:
     cost: CostConfig = field(default_factory=CostConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     pool: tuple[PoolConfig, ...] = key(
         (), "[[pool]] tables: replicas that are not alike behind one router (docs/mixed-fleets.md)"
     )
@@ -686,6 +688,7 @@ class EngineParams(SchedulerConfig):
     policy_params: dict[str, Any] = field(default_factory=dict)
     tiers: tuple[TierParams, ...] = ()
     speculative: Speculation | None = None
+    adapters: Adapters | None = None
     step_overhead_s: float = 0.0
     frontend_s: float = 0.0
     # asynchronous: an arrival is seen a step later too; False: times count scheduler calls, as in recorded cases
@@ -701,6 +704,8 @@ class EngineParams(SchedulerConfig):
         object.__setattr__(self, "kv_groups", tuple(KvGroup(*group) for group in self.kv_groups))
         if isinstance(self.speculative, tuple):  # as files have it
             object.__setattr__(self, "speculative", Speculation(*self.speculative))
+        if isinstance(self.adapters, tuple):
+            object.__setattr__(self, "adapters", Adapters(*self.adapters))
 
     @property
     def shares_tiers(self) -> bool:

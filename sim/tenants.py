@@ -7,11 +7,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from workloads.errors import InputError, hint
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from workloads.columns import Workload
+
 INPUT, OUTPUT = 1.0, 2.0
 """What a token counts, as published."""
+
+
+def tenants_of(workload: Workload) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(of each request, int [n]; names): the workload's tenants, or where it has one its classes."""
+    if len(workload.tenant_names) > 1:
+        return workload.column("tenant_id"), workload.tenant_names
+    return workload.column("class_id"), workload.class_names
 
 
 def weights_of(tenants: Sequence[str], weights: Mapping[str, float]) -> list[float]:

@@ -342,6 +342,8 @@ def test_the_engine_of_a_script_has_these_names_and_defaults():
         "policy_params": {},
         "tiers": (),
         "speculative": None,
+        "adapters": None,
+        "tenant_weights": {},
         "step_overhead_s": 0.0,
         "frontend_s": 0.0,
         "frontend_us_per_prompt_token": 0.0,
@@ -374,7 +376,10 @@ def test_the_engine_of_a_script_has_these_names_and_defaults():
 
 def another(f) -> object:
     """A value of the key that is not its default."""
-    values = {"bool": [not f.default], "float": [0.5], "str": f.metadata["choices"]}.get(f.type, [4096])
+    values = {
+        **{"bool": [not f.default], "float": [0.5], "str": f.metadata["choices"]},
+        "dict[str, float]": [{"document-qa": 2.0}],
+    }.get(f.type, [4096])
     return next(value for value in values if value != f.default)
 
 
@@ -383,11 +388,12 @@ def test_a_key_of_one_engine_is_refused_by_the_other_and_reaches_its_own(f):
     has_it = f.metadata["engines"]
     mine, other = has_it[-1], next(name for name in ("vllm", "sglang") if name not in has_it)
     value = another(f)
+    order = {"scheduler_policy": "vtc"} if f.name == "tenant_weights" else {}
     doc = {"workload": {"preset": "demo"}, "engine": {"semantics": other, f.name: value}}
     words = " or ".join(map(repr, has_it))
     with pytest.raises(InputError, match=rf"\[engine\] {f.name} = .*: only semantics = {words} has it"):
         scenario_from_doc(doc)
-    engine = scenario_from_doc({**doc, "engine": {"semantics": mine, f.name: value}})
+    engine = scenario_from_doc({**doc, "engine": {"semantics": mine, f.name: value, **order}})
     assert getattr(resolve(engine).params, f.name) == value
 
 

@@ -16,6 +16,15 @@ from kvcast.store.simulations import Lab
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
+def test_the_modest_tenant_is_served_whatever_the_greedy_one_sends():
+    cut = ["workload.duration_s=40", "run.duration_s=40"]
+    for policy, least, most in (("fcfs", 0.0, 0.2), ("vtc", 0.6, 1.0)):
+        scenario = load_scenario(EXAMPLES / "tenants.toml", [*cut, f"engine.scheduler_policy={policy}"])
+        made = api.run(api.prepare(scenario))
+        assert least <= made.report.classes["modest"]["attainment"] <= most
+        assert made.report.classes["greedy"]["attainment"] < 0.3
+
+
 def test_textbook_prints_the_table(capsys):
     textbook.main()
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
@@ -73,6 +82,7 @@ def test_every_scenario_file_is_tried_here():
         *("claude_code.toml", "day.toml", "demo.toml", "mooncake.toml", "tenant_isolation.toml"),
         "plan_routers.toml",  # tests/test_fewer.py
         *("mixed_fleet.toml", "shared_store.toml"),  # tests/test_mixed_scenarios.py, test_shared_tiers.py
+        "tenants.toml",
     }
 
 

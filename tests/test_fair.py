@@ -7,12 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcast import api
+from kvcast.config import scenario_from_doc
 from sim.measure.fairness import fairness, service
 from sim.measure.metrics import Window
 from sim.scenario import EngineParams
 from sim.simulate import run
 from sim.tenants import INPUT, OUTPUT, weights_of
 from sim.vllm.fair import FairQueue
+from tests.plan_cases import CHAT, document
 from tests.test_engine import same
 from tests.worlds import UnitSteps, plain
 from workloads.columns import Workload
@@ -204,3 +207,26 @@ def test_what_tenants_were_served_is_counted_while_requests_still_come() -> None
         assert whole.tolist() == [10 * INPUT + 5 * OUTPUT] * (2 * n), "in the end everybody has what they asked for"
     assert found["fcfs"] == pytest.approx(0.5, abs=0.05)
     assert found["vtc"] > 0.97
+
+
+def test_without_tenants_the_classes_are_fair_to_each_other() -> None:
+    w = plain(
+        [0.0] * 6,
+        [10, 10, 10, 10, 30, 30],
+        [5] * 6,
+        class_id=np.array([0, 0, 0, 0, 1, 1], np.int16),
+        class_names=("a", "b"),
+        class_slo=("", ""),
+    )
+    assert order(w, params()) == [0, 4, 1, 2, 5, 3]
+    assert order(w, params(tenant_weights={"b": 4.0})) == [0, 4, 5, 1, 2, 3]
+    doc = {**two_classes(), "engine": {"scheduler_policy": "vtc", "tenant_weights": {"greedy": 0.5}}}
+    told = api.simulate(scenario_from_doc(doc)).summary["fairness"]
+    assert told["tenants"] == 2
+    assert sum(told["service_share"].values()) == pytest.approx(1.0)
+    assert "fairness" not in api.simulate(scenario_from_doc(two_classes())).summary
+
+
+def two_classes() -> dict:
+    classes = [{**CHAT, "name": name, "rate": 0.5} for name in ("greedy", "modest")]
+    return document(workload={"duration_s": 30.0, "class": classes}, run={"warmup_s": 5.0, "duration_s": 30.0})

@@ -59,6 +59,13 @@ def test_a_sample_has_enough_of_the_smallest_class():
     assert share == pytest.approx(4 / 12)  # 0.6 / s x 500 s x 4 / 12 = 100
 
 
+def test_replicas_around_one_store_are_asked_all_together():
+    """A few of them would fill it and ask it as a few."""
+    tier = {"name": "store", "capacity_gib": 64, "bandwidth_gb_per_s": 20}
+    of = {shared: fleet(12, 1000.0, cache={"tiers": [tier | {"shared": shared}]}) for shared in (False, True)}
+    assert [sampled(Trial(of[shared])).scenario.cluster.replicas for shared in (False, True)] == [3, 12]
+
+
 @pytest.mark.parametrize(
     "asked",
     [

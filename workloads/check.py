@@ -219,6 +219,12 @@ def _check_layer(layer: Layer, where: str) -> None:
 
 def _check_sizes(config: WorkloadConfig) -> None:
     """Refuse what would fill the memory or never end, before anything is drawn."""
+    isolated = [c.name for c in config.class_ if c.isolation]
+    if isolated and any(c.lora for c in config.class_):
+        raise InputError(
+            f"[[workload.class]] {isolated[0]} isolation = true beside a class with lora: expected one of them,"
+            " requests of different adapters share nothing anyway"
+        )
     for what, total, most in (
         ("layers", sum(len(c.layers) for c in config.class_), MAX_LAYERS),
         ("tenants", sum(c.tenants for c in config.class_), MAX_TENANTS),

@@ -89,6 +89,9 @@ class Layer:
     )
 
 
+TENANT = "tenant"  #: a class's `lora`: one of each tenant's own
+
+
 @dataclass(frozen=True)
 class MixClass:
     name: str = key("", "a label, unique in the mix")
@@ -104,6 +107,11 @@ class MixClass:
     tool_share: float = key(0.0, "share of the later turns that follow a tool gap instead of think time")
     tenants: int = key(1, "number of tenants the sessions are spread over, evenly")
     isolation: bool = key(False, "tenants share nothing (a cache salt each)")
+    lora: str = key(
+        "",
+        "the LoRA adapter of its requests, by name; tenant: each tenant has its own. Requests of different adapters"
+        " share no cached prefix",
+    )
     priority: int = key(0, "scheduler priority, lower is served earlier")
     model: str = key("", "the model that it asks for: only [[pool]] tables with this one serve it; empty: any")
     pool: str = key("", "the [[pool]] that serves it, by name; empty: any")

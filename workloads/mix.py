@@ -18,7 +18,7 @@ import numpy as np
 from workloads import arrivals, dists, steady
 from workloads.check import check, class_rates, loop_of
 from workloads.columns import SCOPES, Workload
-from workloads.config import MixClass, WorkloadConfig
+from workloads.config import TENANT, MixClass, WorkloadConfig
 from workloads.demand import applied
 from workloads.errors import InputError
 from workloads.limits import MAX_SECONDS, WITHIN
@@ -289,7 +289,8 @@ def _workload(config: WorkloadConfig, cast: _Cast, sessions: _Sessions, requests
     rows = _rows_by_class(drawn, len(cast.classes))
     classes, cls = all_classes(config), cast.owner[drawn]  # that requests count as
     tenant, tenant_names, salt = _tenants(classes, cls, number)
-    builder, texts, names = TreeBuilder(salt), Texts(seed), _Names()
+    lora = _adapters(classes, cls, tenant)
+    builder, texts, names = TreeBuilder(salt if lora is None else lora + 1), Texts(seed), _Names()
     for level_rows, text in _levels(cast, rows, number, requests.clock_s, texts, names):
         builder.extend(level_rows, text, texts)
     n = len(cls)
@@ -313,6 +314,7 @@ def _workload(config: WorkloadConfig, cast: _Cast, sessions: _Sessions, requests
         leaf=leaf,
         class_id=cls if len(classes) > 1 else None,
         tenant_id=tenant,
+        lora=lora,
         priority=np.array([c.priority for c in classes], np.int32)[cls] if any(c.priority for c in classes) else None,
         tail_layer=tail_layer,
         class_names=tuple(c.name for c in classes),
@@ -363,6 +365,17 @@ def _tenants(
     if per_class.max() == 1:
         return None, ("",), salt
     return tenant, tuple(f"{c.name}/{i}" for c in classes for i in range(c.tenants)), salt
+
+
+def _adapters(classes: tuple[MixClass, ...], cls: np.ndarray, tenant: np.ndarray | None) -> np.ndarray | None:
+    """int32 [n]: the adapter of every request, -1 of those without; None where nobody has one."""
+    names = sorted({c.lora for c in classes} - {"", TENANT})
+    own = np.array([names.index(c.lora) if c.lora in names else -1 for c in classes], np.int32)[cls]
+    each = np.array([c.lora == TENANT for c in classes])
+    if not names and not each.any():
+        return None
+    of_tenant = len(names) + (cls if tenant is None else tenant)
+    return np.where(each[cls], of_tenant, own).astype(np.int32)
 
 
 def _notes(config: WorkloadConfig, cast: _Cast, sessions: _Sessions, cls: np.ndarray) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """The cheapest mix of a scenario's [[pool]] tables that meets its target.
 
-The one idea: with the other pools as they are, more replicas of one pool attain no less, so of each mix of the others
-the fewest of the largest pool are found by halving; mixes that cannot be cheaper than the best one are not tried. What
-is cheapest in one run is settled over independent ones, and where that does not show that it meets, the next one is.
+The one idea: mixes are tried from the cheapest on, one run each on the same requests, and the first that attains is
+settled over independent runs; where those do not show that it meets, the next one is tried. Nothing is left out
+between: of replicas that are not alike more may attain less, since a router that does not know their speed sends
+requests to the slow ones too.
 
     >>> plan_pools(load_scenario("examples/mixed_fleet.toml"))["answer"]["replicas"]
 """
@@ -10,7 +11,7 @@ is cheapest in one run is settled over independent ones, and where that does not
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -25,8 +26,7 @@ from sim.measure.verdict import MEETS
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
-MOST_MIXES = 300
-"""Of the pools beside the largest."""
+MOST_MIXES = 200
 NOT_ASKED = "not asked of mixed pools: how far they reach, what binds, advice, growth, recovery, one replica down"
 Mix = tuple[int, ...]
 """Replicas of each pool."""
@@ -39,16 +39,19 @@ def plan_pools(scenario: Scenario, seeds: int = 5, jobs: Jobs = 1) -> dict[str, 
     check_slo(scenario)
     search = _Search(scenario)
     answer = None
-    while answer is None and (mix := search.cheapest()) is not None:
-        found = search.settled(mix, seeds, jobs)
+    for mix in search.mixes():
+        if not search.attains(mix):
+            continue
+        found = search.settle(mix, seeds, jobs)
         if found is not None and found["word"] == MEETS:
             answer = {**search.row(mix), "verdict": found}
+            break
     ranked = sorted(search.tried, key=lambda mix: (search.usd(mix), mix))
     return {
         "name": scenario.name,
         "target": scenario.slo.attainment,
         "seeds": seeds,
-        "simulations": len(search.tried) + len(search.looked_at) * seeds,
+        "simulations": len(search.tried) + len(search.settled) * seeds,
         "tried": [search.row(mix) for mix in ranked],
         "answer": {"feasible": answer is not None, **(answer or {"replicas": None, "usd_per_hour": None})},
     }
@@ -66,64 +69,33 @@ class _Search:
                 f"[pool.{unpriced[0]}] gpu_hour_usd is missing: expected a price, mixes of pools are ranked by cost"
             )
         self._each_usd = [n * (p.gpu_hour_usd or 0.0) for n, p in zip(gpus, self._pools, strict=True)]
-        most = [pool.replicas for pool in self._pools]
-        self._largest = most.index(max(most))
-        rows = math.prod(n + 1 for n in most) // (most[self._largest] + 1)
-        if rows > MOST_MIXES:
+        mixes = math.prod(pool.replicas + 1 for pool in self._pools) - 1
+        if mixes > MOST_MIXES:
             raise InputError(
-                f"[plan] pools = true: {rows:,} mixes of the pools beside {self._pools[self._largest].name!r}, expected"
-                f" at most {MOST_MIXES}; fewer pools, or fewer replicas of them"
+                f"[plan] pools = true: {mixes:,} mixes of the [[pool]] tables, expected at most {MOST_MIXES}; fewer"
+                " pools, or fewer replicas of them"
             )
         self._scenario = api.windowed(scenario)
         self._workload = api.load_workload(self._scenario.workload, scenario.seed)
         self.tried: dict[Mix, Result] = {}
-        self.looked_at: dict[Mix, str] = {}  # over several runs, with what they say: no candidates any more
-
-    def cheapest(self) -> Mix | None:
-        """The cheapest mix that attains in one run and has not been looked at."""
-        for others in self._mixes():
-            self._fewest(others)
-        return min((mix for mix in self.tried if self._is_open(mix)), key=self.usd, default=None)
-
-    def _is_open(self, mix: Mix) -> bool:
-        return _attains(self.tried[mix]) and mix not in self.looked_at
+        self.settled: dict[Mix, str] = {}  # what several runs say of it
 
     def usd(self, mix: Mix) -> float:
         """Of an hour."""
         return sum(n * each for n, each in zip(mix, self._each_usd, strict=True))
 
-    def _mixes(self) -> Iterator[Mix]:
-        """Of the other pools, with none of the largest; the cheapest first."""
-        most = [0 if k == self._largest else pool.replicas for k, pool in enumerate(self._pools)]
-        yield from sorted(product(*(range(n + 1) for n in most)), key=self.usd)
+    def mixes(self) -> list[Mix]:
+        """All that leave no class without a pool, the cheapest first."""
+        every = product(*(range(pool.replicas + 1) for pool in self._pools))
+        return sorted((mix for mix in every if any(mix) and self._serves(mix)), key=self.usd)
 
-    def _fewest(self, others: Mix) -> None:
-        """Try as few of the largest pool beside `others` as it takes, while that may be cheaper than what is known."""
-        known = min((self.usd(mix) for mix in self.tried if self._is_open(mix)), default=math.inf)
-        low, high = int(not any(others)), self._pools[self._largest].replicas
-        while high >= low and self.usd(self._with(others, high)) >= known:
-            high -= 1
-        if high < low or not self._meets(self._with(others, high)):
-            return
-        while low < high:
-            middle = (low + high) // 2
-            if self._meets(self._with(others, middle)):
-                high = middle
-            else:
-                low = middle + 1
-
-    def _with(self, others: Mix, largest: int) -> Mix:
-        return tuple(largest if k == self._largest else n for k, n in enumerate(others))
-
-    def _meets(self, mix: Mix) -> bool:
-        if not self._serves(mix):
-            return False
-        if mix not in self.tried:
-            scenario = self._of(mix)
-            text.progress(f"simulating {self.words(mix)}")
-            result = api.run(api.prepare(scenario, self._workload))
-            self.tried[mix] = Result(self._variant(mix, scenario), result.report.summary)
-        return self._is_open(mix)
+    def attains(self, mix: Mix) -> bool:
+        """Simulate it once (mutates): whether it attains."""
+        text.progress(f"simulating {self.words(mix)}")
+        scenario = self._of(mix)
+        result = api.run(api.prepare(scenario, self._workload))
+        self.tried[mix] = Result(self._variant(mix, scenario), result.report.summary)
+        return _attains(self.tried[mix])
 
     def _serves(self, mix: Mix) -> bool:
         """Whether every class has a pool to go to."""
@@ -136,13 +108,13 @@ class _Search:
         pools = tuple(replace(p, replicas=n) for p, n in zip(self._scenario.pool, mix, strict=True) if n)
         return replace(self._scenario, pool=pools, cluster=replace(self._scenario.cluster, replicas=1))
 
-    def settled(self, mix: Mix, seeds: int, jobs: Jobs) -> dict[str, Any] | None:
-        """The verdict over independent runs."""
+    def settle(self, mix: Mix, seeds: int, jobs: Jobs) -> dict[str, Any] | None:
+        """The verdict over independent runs (mutates)."""
         scenario = self._of(mix)
         variants = [self._variant(mix, replace(scenario, seed=scenario.seed + i)) for i in range(seeds)]
         text.progress(f"settling {self.words(mix)} over {seeds} runs")
         found = compare.judged(compare.simulate_all(variants, jobs))
-        self.looked_at[mix] = text.UNKNOWN if found is None else found["word"]
+        self.settled[mix] = text.UNKNOWN if found is None else found["word"]
         return found
 
     def _variant(self, mix: Mix, scenario: Scenario) -> Variant:
@@ -161,7 +133,7 @@ class _Search:
             "attainment": s["attainment"],
             "stable": s["stable"],
             "attains": _attains(self.tried[mix]),
-            "settled": self.looked_at.get(mix),
+            "settled": self.settled.get(mix),
             "mean_ttft_ms": s["mean_ttft_ms"],
             "mean_tpot_ms": s["mean_tpot_ms"],
         }

@@ -16,6 +16,7 @@ from typing import Any
 from calibrate.layout import COLLECTIVES, NODE_GPUS
 from kvcast.scenario.autoscale import autoscale_problems
 from kvcast.scenario.disaggregation import pool_problems
+from kvcast.scenario.lora import lora_problems
 from kvcast.scenario.mixed import mixed_problems
 from kvcast.scenario.speculation import speculation_problems
 from sim.scenario import SHOCKS, CostConfig, EngineConfig, HardwareConfig, Scenario
@@ -83,6 +84,7 @@ def problems(scenario: Scenario) -> Iterator[str]:
     yield from _name_problems(scenario)
     yield from speculation_problems(scenario)
     yield from pool_problems(scenario)
+    yield from lora_problems(scenario)
     yield from mixed_problems(scenario)
 
 

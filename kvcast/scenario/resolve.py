@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrate.factors import PLAIN, Factors
+from calibrate.per_token import PerToken
 from kvcast.scenario.autoscale import with_autoscale
 from kvcast.scenario.checks import check
 from kvcast.scenario.disaggregation import with_prefill_pool
@@ -26,6 +27,7 @@ from kvcast.scenario.speculation import draft_bytes, with_speculation
 from kvcast.scenario.steady import with_window
 from sim.engines import engine_of
 from sim.scenario import EngineParams, Scenario, TierParams
+from sim.sections.lora import adapters_of
 from workloads.errors import InputError
 
 if TYPE_CHECKING:
@@ -118,6 +120,7 @@ class Resolved:
             of_the_rest=engine_of(engine).memory_of_the_rest,
             draft_weights=weights,
             draft_kv=kv,
+            adapters=int(engine.max_loras * given.lora.adapter_mib * 2**20 / given.hardware.gpus),
         )
 
     @property
@@ -157,7 +160,8 @@ class Resolved:
 
     def engine_step_time(self) -> StepTime:
         """The same of the steps that the scheduler takes, drafting included."""
-        return with_speculation(self, self.step_time())
+        made, token_us = with_speculation(self, self.step_time()), self.scenario.lora.token_us
+        return PerToken(made, token_us * 1e-6) if token_us else made
 
     def filled(self, key: str, value: Any, origin: str) -> Resolved:
         """With this value of an engine key, unless the scenario gives one."""
@@ -358,6 +362,7 @@ def engine_params(scenario: Scenario, block_bytes: int) -> EngineParams:
         policy_params=cache.policy_params,
         tiers=tier_params(scenario, block_bytes) if cache.enabled else (),
         speculative=scenario.speculative.resolved(),
+        adapters=adapters_of(scenario.lora, engine.max_loras),
         step_overhead_s=engine.step_overhead_ms / 1e3,
         frontend_s=engine.frontend_ms / 1e3,
     )

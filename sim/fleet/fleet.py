@@ -87,6 +87,7 @@ class Fleet:
                 door=partial(Doorway, common.params, common.log),
                 overhead_s=common.params.step_overhead_s,
                 front_end=FrontEnd.of(common.params),
+                max_loras=common.params.max_loras,
                 fast_forward=self.fast_forward and self.step_log is None and listen is None and not common.stores,
                 life=self.life,
                 step_log=self.step_log,

@@ -35,6 +35,7 @@ class Ranks:
         times."""
         self.ranks = ranks
         self.cache = cast(Cache, _Caches([rank.cache for rank in ranks]))
+        self.stall_s = 0.0
         self.ahead = ranks[0].ahead
         tiers = [rank.tiers for rank in ranks if rank.tiers is not None]
         self.tiers = cast(Tiers, _Tiers(tiers)) if tiers else None
@@ -152,6 +153,10 @@ class Ranks:
         return [request for rank in self.active for request in rank.complete()]
 
     # -- log and state ----------------------------------------------------------------------------------------------
+    def write_out(self) -> None:
+        for rank in self.ranks:
+            rank.write_out()
+
     def begin_at(self, steps: int) -> None:
         self._steps = steps
         for rank in self.ranks:

@@ -75,6 +75,7 @@ class Replica:
         door: Callable[[], Doorway],
         overhead_s: float = 0.0,
         front_end: FrontEnd | None = None,
+        max_loras: int = 0,
         fast_forward: bool = True,
         life: list[list[tuple]] | None = None,
         step_log: list | None = None,
@@ -84,6 +85,7 @@ class Replica:
         self.env = env
         self.step_time = self._own_step_time = step_time
         self.log = log
+        self.max_loras = max_loras  # adapters that run at once; 0: any number
         self.front = front
         self.overhead_s = overhead_s
         self.most_steps = STRETCH_STEPS if fast_forward else 1
@@ -489,6 +491,7 @@ class Replica:
 
     def _time_steps(self, start_s: float) -> None:
         scheduler = self.scheduler
+        start_s += scheduler.stall_s
         chunks, n, sum_context, max_context, sampled = scheduler.shape()
         self._shape = chunks, sum_context, sampled
         alone = self.most_steps > 1 and not (self._given_up or self._read or (self._held and scheduler.joins_next()))
@@ -564,6 +567,8 @@ class Replica:
         if k:
             self.scheduler.fast_forward(k)  # the step in progress holds its blocks
             self._record_steps(k)
+        if self.scheduler.tiers is not None:
+            self.scheduler.write_out()
 
     # -- records ----------------------------------------------------------------------------------------------------
     def _record_steps(self, k: int) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim import own
 from sim.endless import Endless
+from sim.fleet.routers.adapters import LoraAffinity
 from sim.fleet.routers.base import Router
 from sim.fleet.routers.hashed import SessionHash, SessionHashBounded
 from sim.fleet.routers.load import LeastLoaded, PowerOfTwo, Random, RoundRobin, SessionAffinity
@@ -38,6 +39,7 @@ ROUTERS: dict[str, type[Router]] = {
     "dynamo-kv": KvCost,
     "sglang-cache-aware": CacheAware,
     "production-stack-prefix": PrefixSticky,
+    "lora-affinity": LoraAffinity,
 }
 
 

@@ -72,12 +72,16 @@ class RankedCache(BlockCache):
             if node.writers:
                 self.flush(node)
             runs = node.runs
-            end = min(hi, limit, runs[-1].hi) if runs else pos
+            end = hi if hi < limit else limit
+            if not runs:
+                break
+            if runs[-1].hi < end:
+                end = runs[-1].hi
             if end <= pos:
                 break
             for run in runs:
                 if not run.refs and run.lo < end:
-                    idle += min(run.hi, end) - run.lo
+                    idle += (run.hi if run.hi < end else end) - run.lo
             handles.append((node, pos, end))
             pos = end
             if pos < hi:
@@ -123,12 +127,17 @@ class RankedCache(BlockCache):
 
     # -- enter ------------------------------------------------------------------------------------------------------
     def _place(self, request: Holder, node: Node, lo: int, hi: int) -> None:
-        cached = min(max(node.hi, lo), hi)
-        if cached > lo:
+        runs = node.runs
+        cached = runs[-1].hi if runs else lo
+        if cached > hi:
+            cached = hi
+        if cached <= lo:
+            cached = lo
+        else:
             self._pin(node, lo, cached)
             request.private += cached - lo
         if cached < hi:
-            if not node.runs and node.parent is not None:
+            if not runs and node.parent is not None:
                 node.parent.live_children += 1
                 node.parent.entry = -1
             node.entry = -1
@@ -141,9 +150,10 @@ class RankedCache(BlockCache):
                     )
                 run = Run(node.id, cached, end)
                 self.policy.on_insert(run, request)
-                node.runs.append(run)
+                runs.append(run)
                 cached = end
-            self.overlapped.update(w for w in node.writers if w.decoding and w is not request)
+            if node.writers:
+                self.overlapped.update(w for w in node.writers if w.decoding and w is not request)
         handles = request.handles
         if handles and handles[-1][0] is node:
             handles[-1] = (node, handles[-1][1], hi)
@@ -229,6 +239,7 @@ class RankedCache(BlockCache):
                 raise unordered(policy, error) from None
             run = node.runs[-1]
             if self._spares and policy.second_chance(run):
+                heapq.heappop(heap)
                 self._spare(node, run)
                 continue
             size = run.hi - run.lo
@@ -243,9 +254,13 @@ class RankedCache(BlockCache):
             n -= gone
             run.hi -= gone
             if gone < size and self._offers and not self._watched:  # its group stays what it was
-                node.entry = next(self._entries)
-                heapq.heappush(heap, (policy.key(run), node.entry, node))
+                key = policy.key(run)
+                if key != heap[0][0]:
+                    node.entry = next(self._entries)
+                    heapq.heapreplace(heap, (key, node.entry, node))
             else:
+                heapq.heappop(heap)
+                node.entry = -1
                 self._trim(node, run)
 
     def _spanned(self, run: Run, most: int) -> int:
@@ -268,21 +283,23 @@ class RankedCache(BlockCache):
         self._offer(node)
 
     def _chosen(self) -> tuple[list[tuple[Any, int, Node]], Node]:
-        """Take the leaf the policy chooses out of its heap."""
+        """The leaf that the policy chooses, and the heap that it is the head of."""
         heads = {}
         for group, heap in self._heaps.items():
-            while heap and heap[0][2].entry != heap[0][1]:
+            while heap:
+                key, entry, node = heap[0]
+                if node.entry == entry:
+                    heads[group] = key
+                    break
                 heapq.heappop(heap)
-            if heap:
-                heads[group] = heap[0][0]
         if len(heads) < len(self._heaps):
             self._heaps = {group: self._heaps[group] for group in heads}
         heap = self._heaps[self.policy.victim(heads) if len(heads) != 1 or self._ranks_groups else next(iter(heads))]
-        key, _, node = heapq.heappop(heap)
         if self._watched:
-            untied(self.policy, heap, key)
-        node.entry = -1
-        return heap, node
+            first = heapq.heappop(heap)
+            untied(self.policy, heap, first[0])
+            heapq.heappush(heap, first)
+        return heap, heap[0][2]
 
     @staticmethod
     def _chain(leaf: Node) -> list[Run]:

@@ -15,9 +15,12 @@ import numpy as np
 
 from sim.measure.metrics import Window
 from sim.recording import Recording
-from sim.tenants import INPUT, OUTPUT
+from sim.tenants import INPUT, OUTPUT, tenants_of
 from workloads import portable
 from workloads.columns import Workload
+
+TOLD = 20
+"""Tenants whose shares stand in a summary; those of more are rows of their table alone."""
 
 
 def fairness(
@@ -26,7 +29,7 @@ def fairness(
     """jain: (sum x)^2 / (n sum x^2) of the service over weight of the n tenants that sent anything in the window, from
     its start to its last arrival (Jain, Chiu and Hawe, 1984): 1 when all had as much, 1/n when one had all; and the
     service and share of each tenant by name. weights: float64 [tenants]."""
-    tenant, n = workload.column("tenant_id"), len(workload.tenant_names)
+    (tenant, names), n = tenants_of(workload), len(weights)
     served = np.bincount(tenant, service(rec, workload, window.start_s, window.last_arrival_s), n)
     came = (rec.arrival_s >= window.start_s) & (rec.arrival_s <= window.last_arrival_s)
     sent = np.bincount(tenant[came], minlength=n)
@@ -34,9 +37,11 @@ def fairness(
     jain = portable.total(x) ** 2 / (len(x) * portable.total(x * x)) if x.any() else None
     rows = {
         name: {"service": float(one), "service_share": float(one) / total if total else None}
-        for name, one in zip(workload.tenant_names, served, strict=True)
+        for name, one in zip(names, served, strict=True)
     }
-    return {"jain": jain, "tenants": int((sent > 0).sum()), "until_s": window.last_arrival_s}, rows
+    told = {name: row["service_share"] for name, row in rows.items()} if n <= TOLD else None
+    few = {"jain": jain, "tenants": int((sent > 0).sum()), "until_s": window.last_arrival_s, "service_share": told}
+    return few, rows
 
 
 def service(rec: Recording, workload: Workload, from_s: float, to_s: float) -> np.ndarray:
@@ -62,4 +67,4 @@ def with_service(
     rows: dict[str, dict[str, Any]], even: tuple[Any, dict[str, dict[str, float | None]]] | None
 ) -> dict[str, dict[str, Any]]:
     """Rows of tenants with what each was served."""
-    return rows if even is None else {name: {**row, **even[1][name]} for name, row in rows.items()}
+    return {name: {**row, **even[1][name]} for name, row in rows.items()} if even else rows

@@ -54,7 +54,7 @@ from sim.measure.utilization import utilization
 from sim.measure.verdict import named_limits
 from sim.recording import ABANDONED, COMPLETED, NOT_ARRIVED, STATUS, Recording, Samples, Steps
 from sim.scenario import RunConfig, Scenario, SloClass
-from sim.tenants import weights_of
+from sim.tenants import tenants_of, weights_of
 from workloads.columns import Workload
 
 if TYPE_CHECKING:
@@ -296,11 +296,12 @@ def _by_replica(
 def _fairness(
     rec: Recording, workload: Workload, scenario: Scenario, window: Window
 ) -> tuple[dict[str, Any], dict[str, dict[str, float | None]]] | None:
-    """How evenly tenants were served, and each of them; None with a single one."""
-    if len(workload.tenant_names) < 2:
+    """How evenly tenants were served, or the classes of an engine that is to be fair to them; None with a single
+    one."""
+    _, names = tenants_of(workload)
+    if len(names) < 2 or (len(workload.tenant_names) < 2 and scenario.engine.scheduler_policy != "vtc"):
         return None
-    weights = weights_of(workload.tenant_names, scenario.engine.tenant_weights)
-    return fairness(rec, workload, window, np.array(weights))
+    return fairness(rec, workload, window, np.array(weights_of(names, scenario.engine.tenant_weights)))
 
 
 def _shocks(

@@ -83,6 +83,7 @@ class SGLangScheduler:
         self.last_decode = self.decode_before = -1  # the number of the last step with decodes, and of the one before
         self.freed = False  # nobody lets go between two steps
         self.loading: list[RadixRequest] = []  # there are no cache tiers
+        self.stall_s = 0.0
         self.ahead = params.overlap_schedule and params.calls_ahead
         self.tiers: Tiers | None = None
         # the present step
@@ -313,6 +314,9 @@ class SGLangScheduler:
     # -- log and state ----------------------------------------------------------------------------------------------
     def announce(self, ends_s: array[float]) -> None:
         """Nothing: a stretch never has a chunk."""
+
+    def write_out(self) -> None:
+        raise TypeError("no cache tiers with these rules")
 
     def begin_at(self, steps: int) -> None:
         self.steps = steps

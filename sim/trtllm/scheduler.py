@@ -40,6 +40,7 @@ class TrtllmScheduler:
         self.paths = paths
         self.log = log
         self.overlap = params.overlap_scheduler
+        self.stall_s = 0.0
         self.ahead = params.overlap_scheduler and params.calls_ahead
         self.tiers: Tiers | None = None
         self.queue = FcfsQueue(self._build)
@@ -358,6 +359,9 @@ class TrtllmScheduler:
     # -- log and state ----------------------------------------------------------------------------------------------
     def cancel(self, request: int) -> int:
         raise TypeError("who gives up is not simulated with TensorRT-LLM's rules")
+
+    def write_out(self) -> None:
+        raise TypeError("no cache tiers with these rules")
 
     def begin_at(self, steps: int) -> None:
         self.steps = self.cache.steps = steps

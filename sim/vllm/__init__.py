@@ -233,5 +233,6 @@ ENGINE = Engine(
     has_optimum=True,
     has_pools=True,
     has_cancel=True,
+    has_lora=True,
     has_oracle=True,
 )

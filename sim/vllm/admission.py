@@ -110,6 +110,8 @@ def start(s: VllmScheduler, r: Request, tokens: int) -> None:
     s.waiting_tokens -= r.known
     if r.lora >= 0:
         s.loras[r.lora] = s.loras.get(r.lora, 0) + 1
+        if s.adapters is not None:
+            s.stall_s += s.adapters.use(r.lora, s.loras)
     s.changed = True
     if r.ready_s > s.now_s:
         s.loading.append(r)

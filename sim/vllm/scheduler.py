@@ -24,8 +24,9 @@ from sim.kvcache.tiers import Tiers
 from sim.log import RequestLog
 from sim.request import Request
 from sim.scenario import EngineParams
-from sim.tenants import weights_of
+from sim.tenants import tenants_of, weights_of
 from sim.vllm import admission, in_flight, preemption, stretches
+from sim.vllm.adapters import Resident
 from sim.vllm.fair import FairQueue
 from sim.vllm.loading import PREFETCH_AHEAD, Loader
 from sim.vllm.waiting import EXPERIMENTS, QUEUES
@@ -60,6 +61,8 @@ class VllmScheduler:
         self.prefills: list[Request] = []  # those that are not; in running order
         self.loading: list[Request] = []  # and those whose loads from cache tiers have not arrived
         self.loras: dict[int, int] = {}  # adapter -> running requests that use it
+        self.adapters = None if params.adapters is None else Resident(params.adapters)
+        self.stall_s = 0.0  # what the present step waits for adapters
         self.steps = 0
         self.admitted = 0  # requests, since the start
         # the present step
@@ -107,9 +110,8 @@ class VllmScheduler:
         return not self.chunks and (len(self.running) < self.most_running or self.prefetches)
 
     def _fair_queue(self) -> FairQueue:
-        tenants = self.log.workload.tenant_names
-        weights = weights_of(tenants, self.p.tenant_weights)
-        return FairQueue(self._build, self.log.workload.column("tenant_id").data, weights)
+        tenant, names = tenants_of(self.log.workload)
+        return FairQueue(self._build, tenant.data, weights_of(names, self.p.tenant_weights))
 
     def _build(self, request: int) -> Request:
         log = self.log
@@ -160,6 +162,7 @@ class VllmScheduler:
         self.preempted = []
         self.changed = self.freed = False
         self.steady = False
+        self.stall_s = 0.0
         self.budget = self.p.max_num_batched_tokens
         self.threshold = self._threshold()
         self.carries_prompts = False
@@ -291,6 +294,11 @@ class VllmScheduler:
         """Take k more steps of the present stretch."""
         stretches.take(self, k)
 
+    def write_out(self) -> None:
+        """Enter what decodes have generated."""
+        for r in self.running:
+            self.cache.enter_generated(r)
+
     # -- end of the step --------------------------------------------------------------------------------------------
     def finishing_now(self) -> bool:
         """Whether a decode lets go at the end of the present step."""
@@ -364,6 +372,8 @@ class VllmScheduler:
             self.loras[r.lora] -= 1
             if not self.loras[r.lora]:
                 del self.loras[r.lora]
+                if self.adapters is not None:
+                    self.adapters.touch(r.lora)
 
     def synced(self, r: Request) -> Request:
         """`held` of a decode is only kept up to date here: it is implied by what it has computed."""

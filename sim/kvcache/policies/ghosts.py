@@ -105,16 +105,22 @@ class Recalling(Policy):
         return blocks
 
     def comes_back(self, run: Run, request: Asking) -> bool:
-        if request.id not in self._returning:
-            return False
-        intervals = self._returning[request.id].get(run.node_id, ())
-        return any(a <= run.lo < b for a, b in intervals)
+        returning = self._returning.get(request.id)
+        if returning is not None:
+            lo = run.lo
+            for a, b in returning.get(run.node_id, ()):
+                if a <= lo < b:
+                    return True
+        return False
 
     def split(self, node_id: int, lo: int, hi: int, request: Asking) -> int:
-        if request.id not in self._returning:
-            return hi
-        edges = [edge for pair in self._returning[request.id].get(node_id, ()) for edge in pair if lo < edge < hi]
-        return min(edges, default=hi)
+        returning = self._returning.get(request.id)
+        if returning is not None:
+            for pair in returning.get(node_id, ()):
+                for edge in pair:
+                    if lo < edge < hi:
+                        hi = edge
+        return hi
 
     def entered(self, request: Asking) -> None:
         """All that a request brings back has been inserted."""

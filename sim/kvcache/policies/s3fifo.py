@@ -73,7 +73,7 @@ class S3Fifo(Recalling):
                 self.joins_main = self.may_overflow and self.blocks[SMALL] >= self.small
             queue = MAIN if self.joins_main else queue
             run.state = (queue, self.place, uses)
-            self.blocks[queue] += len(run)
+            self.blocks[queue] += run.hi - run.lo
 
     def group(self, run: Run) -> int:
         return run.state[0]
@@ -87,7 +87,7 @@ class S3Fifo(Recalling):
         return SMALL if MAIN not in heads or (SMALL in heads and (over > 0 or self.small_until_evicted)) else MAIN
 
     def span(self, run: Run) -> int:
-        return self.quota if run.state[0] == SMALL else len(run)
+        return self.quota if run.state[0] == SMALL else run.hi - run.lo
 
     def second_chance(self, run: Run) -> bool:
         queue, _, uses = run.state
@@ -98,8 +98,9 @@ class S3Fifo(Recalling):
         self.small_until_evicted |= runs[0].state[0] == SMALL
         for run in runs:
             queue, _, uses = run.state
-            self.blocks[queue] -= len(run)
-            self.blocks[MAIN] += len(run)
+            blocks = run.hi - run.lo
+            self.blocks[queue] -= blocks
+            self.blocks[MAIN] += blocks
             run.state = (MAIN, self.place, 0 if queue == SMALL else uses - 1)
 
     def on_evict(self, run: Run, n: int) -> None:
@@ -108,4 +109,5 @@ class S3Fifo(Recalling):
         self.small_until_evicted = self.may_overflow = False
         if queue == SMALL:
             self.ghosts.add(run.node_id, run.hi - n, run.hi)
-            self.ghosts.trim(self.ghost_blocks)
+            if self.ghosts.blocks > self.ghost_blocks:
+                self.ghosts.trim(self.ghost_blocks)
