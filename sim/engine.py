@@ -135,6 +135,11 @@ class Scheduler(Protocol):
         `schedule`): the tokens that it has computed, or found, before. Only with Engine.has_cancel."""
         ...
 
+    def write_out(self) -> None:
+        """Enter what decodes have generated, which else waits until somebody looks: cache tiers count it. Only with
+        Engine.has_tiers."""
+        ...
+
     def begin_at(self, steps: int) -> None:
         """Count steps from here (before the first one): what the replica's earlier engines have taken."""
         ...

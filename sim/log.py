@@ -39,12 +39,12 @@ Happened = tuple[array, array, int, int]
 """readmissions, gaps, drafts and accepted of a log."""
 
 
-def own_column(code: str, value: float, n: int) -> array:
+def own_column(code: str, value: Any, n: int) -> array:
     """n times the value."""
     return array(code, [value]) * n
 
 
-def shared_column(code: str, value: float, n: int) -> Any:
+def shared_column(code: str, value: Any, n: int) -> Any:
     """The same, in memory that copies of this process share."""
     column: Any = memoryview(mmap(-1, max(n, 1) * array(code).itemsize)).cast(code)[:n]  # type: ignore[call-overload]
     np.asarray(column)[:] = value

@@ -64,6 +64,7 @@ def test_outside_the_engines_a_name_is_only_in_tables() -> None:
         "kvcast/planner/flags.py",
         "kvcast/planner/manifests.py",
         "kvcast/planner/starts.py",
+        "kvcast/validation/aisimulate.py",
         "kvcast/validation/atlas.py",
         "kvcast/validation/engine_cases.py",
         "kvcast/validation/fit.py",

@@ -34,6 +34,20 @@ def test_memory_goes_with_the_requests_and_their_steps(prepared: api.Prepared, m
     assert own_cost.own_cost(prepared).peak_bytes < whole.peak_bytes
 
 
+def test_what_a_simulation_takes_to_begin_is_no_cost_of_each_request(prepared: api.Prepared, monkeypatch: Any) -> None:
+    parts = []
+
+    def recorded(given: api.Prepared, resolved: Any, part: Any) -> Any:
+        parts.append(len(part))
+        return recording, 5.0 if len(part) == 1 else 5.0 + 0.01 * len(part)
+
+    recording = api.record(prepared)
+    monkeypatch.setattr(own_cost, "_recorded", recorded)
+    cost = own_cost.own_cost(prepared)
+    assert parts[0] == 1
+    assert cost.cpu_s == pytest.approx(own_cost.REPORT_S + 5.0 + 0.01 * cost.requests * 1.25)
+
+
 def test_a_fleet_is_told_by_some_of_its_replicas(prepared: api.Prepared, monkeypatch: Any) -> None:
     """Where they may be simulated apart, the caches of one are there at a time."""
     monkeypatch.setattr(own_cost, "PIECE", 50)

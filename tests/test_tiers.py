@@ -638,6 +638,7 @@ def checked(w: Workload, params: EngineParams, **options) -> Recording:
 
 @settings(max_examples=120, deadline=None)
 @example(779)  # a blocked head that finds more below while it waits, admitted by its first chunk's memory
+@example(452895551)  # blocks of answers that nobody has looked for when the clock stops
 @given(st.integers(0, 10**9))
 def test_fast_forward_equals_stepping(seed: int) -> None:
     rng = random.Random(seed)

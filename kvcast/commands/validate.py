@@ -4,8 +4,9 @@ Sets: golden-cache (published hit rates of public traces), golden-optimum (the m
 vllm-counters (the prefix-cache counters of a real vLLM), vllm-rtx4090 (a real vLLM run against its card's kernel
 tables), roofline (datasheet model against measured tables), engine-cases (what vLLM's and SGLang's schedulers did, step
 by step), fit (held-out error of fitted forms on measured H200 kernels), passes (whole passes of the atlas against the
-package of its tables). Without names, all of these run. Only when named, or with --all: vllm-rtx-pro-6000 (the same of
-another card; its TTFT is beyond the limit), atlas (held-out errors of the operator atlas), silicon (closed-loop runs
+package of its tables), kv-capacity (KV tokens against vLLM's start-up logs), aisimulate (another simulator's results,
+with the same step times). Without names, all of these run. Only when named, or with --all: vllm-rtx-pro-6000 (the same
+of another card; its TTFT is beyond the limit), atlas (held-out errors of the operator atlas), silicon (closed-loop runs
 that others measured, from the installed aiconfigurator-core or --data FILE; about five CPU-minutes, --jobs processes;
 goals that are missed are named). Only when named: engine (your own recording of python -m calibrate.gpu.engine,
 --record FOLDER).

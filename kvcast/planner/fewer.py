@@ -92,9 +92,10 @@ def _settle(
             break
         m, place = heapq.heappop(queue)
         trial = Trial(fleet_of(able[place].scenario, m), keep=True)
-        judged = fleet.trials.settle(trial)
-        if judged.meets and (recovery is None or None not in recovery.times_s(trial.scenario)):
-            return Settled(able[place], m, judged)
+        if recovery is None or None not in recovery.times_s(trial.scenario):  # what falls need not be settled
+            judged = fleet.trials.settle(trial)
+            if judged.meets:
+                return Settled(able[place], m, judged)
         heapq.heappush(queue, (m + 1, place))
     return None
 

@@ -153,6 +153,10 @@ class Ranks:
         return [request for rank in self.active for request in rank.complete()]
 
     # -- log and state ----------------------------------------------------------------------------------------------
+    def write_out(self) -> None:
+        for rank in self.ranks:
+            rank.write_out()
+
     def begin_at(self, steps: int) -> None:
         self._steps = steps
         for rank in self.ranks:

@@ -567,6 +567,8 @@ class Replica:
         if k:
             self.scheduler.fast_forward(k)  # the step in progress holds its blocks
             self._record_steps(k)
+        if self.scheduler.tiers is not None:
+            self.scheduler.write_out()
 
     # -- records ----------------------------------------------------------------------------------------------------
     def _record_steps(self, k: int) -> None:

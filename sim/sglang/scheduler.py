@@ -315,6 +315,9 @@ class SGLangScheduler:
     def announce(self, ends_s: array[float]) -> None:
         """Nothing: a stretch never has a chunk."""
 
+    def write_out(self) -> None:
+        raise TypeError("no cache tiers with these rules")
+
     def begin_at(self, steps: int) -> None:
         self.steps = steps
 

@@ -360,6 +360,9 @@ class TrtllmScheduler:
     def cancel(self, request: int) -> int:
         raise TypeError("who gives up is not simulated with TensorRT-LLM's rules")
 
+    def write_out(self) -> None:
+        raise TypeError("no cache tiers with these rules")
+
     def begin_at(self, steps: int) -> None:
         self.steps = self.cache.steps = steps
 

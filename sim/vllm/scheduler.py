@@ -294,6 +294,11 @@ class VllmScheduler:
         """Take k more steps of the present stretch."""
         stretches.take(self, k)
 
+    def write_out(self) -> None:
+        """Enter what decodes have generated."""
+        for r in self.running:
+            self.cache.enter_generated(r)
+
     # -- end of the step --------------------------------------------------------------------------------------------
     def finishing_now(self) -> bool:
         """Whether a decode lets go at the end of the present step."""
