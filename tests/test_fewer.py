@@ -106,7 +106,7 @@ def test_an_answer_that_is_none_is_made_one_by_as_many_replicas() -> None:
 
 def test_the_smaller_fleet_must_come_back_after_the_burst_too() -> None:
     recovery = SimpleNamespace(
-        recovers=True, times_s=lambda one: [3.0 if one.scenario.cluster.replicas >= 7 else None, 0.0, 1.0]
+        recovers=True, times_s=lambda one: [3.0 if one.cluster.replicas >= 7 else None, 0.0, 1.0]
     )
     made, trials = found({**dict.fromkeys(NEEDS, 9), "session-affinity": 5}, recovery=recovery)
     assert (made["best"]["replicas"], made["best"]["recovers"]) == (7, True)
