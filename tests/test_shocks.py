@@ -299,8 +299,6 @@ def test_stopping_once_it_is_back_changes_no_answer():
     shocked = api.resolve(with_burst(api.windowed(scenario_from_doc(doc)))).scenario
     with tempfile.TemporaryDirectory() as folder, Trials(Lab(Path(folder)), [0], 0.95) as trials:
         stopped = trials.back_s(shocked, 0)
-        early = trials.told_of_shock(shocked, 0)
-        assert trials.simulated == 1
     prepared = api.prepare(shocked)
     columns, _ = sketch(api.record(prepared), prepared.workload, shocked, None)
     limits = named_limits(prepared.workload, limits_of(prepared.workload, shocked.slo))
@@ -309,12 +307,6 @@ def test_stopping_once_it_is_back_changes_no_answer():
     assert whole["recovered_s"] is not None
     assert abs(stopped - whole["recovered_s"]) <= 90.0  # a look is not at whole minutes
     assert whole["recovered_s"] > 0  # the burst does hurt: else this would show nothing
-    start_s = shocked.run.warmup_s + shocked.shock[0].at_s
-    until_s = start_s + shocked.shock[0].duration_s + stopped
-    hurt = columns["in_window"] & (columns["arrival_s"] >= start_s) & (columns["arrival_s"] < until_s)
-    missed = int((hurt & ~columns["good"].astype(bool)).sum())
-    assert early == (whole["before"]["attainment"], whole["during"]["attainment"], missed, stopped)
-    assert 0 < missed < hurt.sum()
 
 
 def test_a_fleet_that_cannot_be_back_in_time_is_given_up():
@@ -330,8 +322,6 @@ def test_a_fleet_that_cannot_be_back_in_time_is_given_up():
         assert stopped["back_s"] is None
         assert stopped["stopped_s"] < shocked.run.duration_s - 300.0
         assert trials.back_s(shocked, 0, to_the_end=True) is None
-        assert trials.simulated == 2
-        assert trials.told_of_shock(shocked, 0).missed > stopped["missed"] > 0  # to its end
         assert trials.simulated == 2
         assert outcome.task.what_if == "until back"
 

@@ -88,12 +88,12 @@ def failure(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
         return None
     down_s = start_s(api.resolve(scenario))
     failing = with_shock(scenario, Shock(REPLICA_DOWN, CALM_S, down_s, load_s=0.0))
-    found = fleet.trials.told_of_shock(failing, fleet.trials.seeds[0])
+    row = fleet.trials.told_of_shock(failing, fleet.trials.seeds[0])
     return {
         "down_s": down_s,
-        "attainment_before": found.before,
-        "attainment_during": found.during,
-        "missed": found.missed,
-        "recovered_s": found.back_s,
+        "attainment_before": row["before"]["attainment"],
+        "attainment_during": row["during"]["attainment"],
+        "missed": row["missed"],
+        "recovered_s": row["recovered_s"],
         "within_s": scenario.plan.recover_within_s,
     }

@@ -36,8 +36,7 @@ class Back(Hopeless):
         self.every = max(100, 2 * len(workload) // LOOKS)
         self.back_s: float | None = None
         self.turned_away = 0
-        self._begun_s, self._since_s = span_s(scenario.shock[0], scenario.run.warmup_s or 0.0)
-        self._arrival_s = np.full(len(workload), np.nan)  # by the last look
+        self._since_s = span_s(scenario.shock[0], scenario.run.warmup_s or 0.0)[1]
 
     def look(self, now_s: float, log: RequestLog, replicas: Sequence[Replica]) -> None:
         """Stop the clock once it is back. Called inside an event."""
@@ -53,7 +52,6 @@ class Back(Hopeless):
         if self.back_s is not None or self._over(now_s, arrival_s):
             self.stopped_s, self.arrived = now_s, int(self._counted.sum())
             self.turned_away = int(REFUSED[np.frombuffer(log.status, np.int8)[self._counted]].sum())
-            self._arrival_s = arrival_s.copy()
             raise StopSimulation(None)
 
     def _over(self, now_s: float, arrival_s: np.ndarray) -> bool:
@@ -66,25 +64,10 @@ class Back(Hopeless):
 
     def as_document(self) -> dict[str, Any]:
         """back_s: seconds after the shock from which the target is attained; None: not within the window.
-        turned_away: of those that arrived, refused or given up by their clients. before, during: what was attained
-        before the shock and in it, None where nobody came; missed: of the arrivals from it until the fleet was back."""
-        back_s = np.inf if self.back_s is None else self._since_s + self.back_s
-        hurt = self._good(self._begun_s, back_s)
+        turned_away: of those that arrived, refused or given up by their clients."""
         return {
             "stopped_s": self.stopped_s,
             "back_s": self.back_s,
             "arrived": self.arrived,
             "turned_away": self.turned_away,
-            "before": _share(self._good(-np.inf, self._begun_s)),
-            "during": _share(self._good(self._begun_s, self._since_s)),
-            "missed": int((~hurt).sum()),
         }
-
-    def _good(self, from_s: float, to_s: float) -> np.ndarray:
-        """bool [n]: of the arrivals of the window in [from_s, to_s), whether each was answered within its limits."""
-        mine = self._counted & (self._arrival_s >= from_s) & (self._arrival_s < to_s)
-        return (~np.isnan(self._finish_s) & ~self._missed["any"])[mine]
-
-
-def _share(good: np.ndarray) -> float | None:
-    return float(good.mean()) if len(good) else None
