@@ -274,10 +274,12 @@ def _reach(
         progress.begin(BINDING)
         reach["binding"] = binding(loads, capacity)
     if asked.advice:
-        progress.begin(ROUTERS)
-        reach |= _fewer(fleet, winner, recovery)
-        progress.begin(ADVICE)
         answer = fleet.answer
+        progress.begin(ROUTERS)
+        # a given fleet that meets may be larger than it need be without any change: nothing is saved against it
+        given = asked.fixed and answer is not None and answer.meets
+        reach |= {"routers": None, "splits": None} if given else _fewer(fleet, winner, recovery)
+        progress.begin(ADVICE)
         larger = recovery is not None and recovery.held is not None and recovery.held < fleet.replicas
         attains = answer is not None and answer.attains
         reach |= advice(loads, capacity, fleet.replicas, attains, larger, reach["routers"])
