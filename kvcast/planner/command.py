@@ -97,6 +97,7 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
         ("--scheduling-policy", "fcfs" if e.scheduler_policy in EXPERIMENTS else e.scheduler_policy, "fcfs"),
         ("--watermark", e.watermark, 0.0),
         ("--max-loras", e.max_loras, 0),
+        ("--max-cpu-loras", given.lora.max_cpu_loras, 0),
         ("--max-num-active-seqs", e.max_num_active_seqs, None),
         ("--prefill-schedule-interval", e.prefill_schedule_interval, 1),
         ("--max-num-queued-reqs", e.max_num_queued_reqs, None),
@@ -108,6 +109,7 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
     if e.prefix_cache_retention_interval:
         kept = e.prefix_cache_retention_interval
         argv += ["--prefix-cache-retention-interval", "None" if kept < 0 else str(kept)]
+    argv += ["--enable-lora"] if e.max_loras else []  # without it vLLM takes no adapter
     argv += ["--long-prefill-token-threshold-adaptive"] if e.long_prefill_token_threshold_adaptive else []
     argv += [] if e.reserve_full_isl else ["--no-scheduler-reserve-full-isl"]
     argv += ["--enable-prefix-caching" if given.cache.enabled else "--no-enable-prefix-caching"]

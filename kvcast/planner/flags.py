@@ -232,6 +232,7 @@ READ: dict[str, dict[str, Reader]] = {
         "--scheduling-policy": _key("engine.scheduler_policy"),
         "--watermark": _key("engine.watermark", float),
         "--max-loras": _key("engine.max_loras", int),
+        "--max-cpu-loras": _key("lora.max_cpu_loras", int),
         "--enable-prefix-caching": _key("cache.enabled", lambda v: "true" if v == "true" else "false"),
         "--no-enable-prefix-caching": lambda _: ["cache.enabled=false"],
         "--scheduler-reserve-full-isl": lambda _: ["engine.reserve_full_isl=true"],
