@@ -11,6 +11,7 @@ import pytest
 from kvcast import plan
 from kvcast.planner import Options, check_slo
 from kvcast.planner.words import as_text
+from kvcast.planner.words.beyond import made_of
 from tests.plan_cases import ALONE, CASES, CHAT, SEEDS, scenario
 from workloads.errors import InputError
 
@@ -137,3 +138,12 @@ def test_options_are_the_flags():
         Options.growth,
         Options.jobs,
     )
+
+
+@pytest.mark.parametrize(
+    ("runs", "seeds"), [(5, "3, 4, 5, 6, 7"), (10, "3, 4, 5, 6, 7, 8, 9, 10, 11, 12"), (None, "3, 4, 5, 6, 7")]
+)
+def test_the_words_name_every_seed_that_the_answer_ran_with(runs: int | None, seeds: str) -> None:
+    done = {"run": None, "reused": 0, "cpu_s": 0.0, "distinct": 12, "stopped_early": 0}
+    made = {"confidence": 0.95, "method": "so", "seeds": [3, 4, 5, 6, 7], "simulations": done, "notes": []}
+    assert made_of({**made, "answer": runs and {"runs": runs}}).splitlines()[0].endswith(f"so; seeds {seeds}")

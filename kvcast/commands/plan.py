@@ -6,10 +6,10 @@ every interval must meet). Then: the highest load that fleet holds, the resource
 changes that help most, the fleet at a larger load and with one replica down. --out keeps every run; the same command
 after a kill goes on where it stopped.
 
-  kvcast plan examples/demo.toml --vary hardware.tensor_parallel=1,2 --vary cache.policy=lru,lfu --jobs 2 --out
-  plans/demo kvcast plan examples/demo.toml --set slo.attainment=0.99 --seeds 3 kvcast plan examples/demo.toml
-  --from-launch "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 128" --set
-  hardware.profile=h200-llama-3.1-8b-aic
+  kvcast plan examples/demo.toml --vary hardware.tensor_parallel=1,2 --vary cache.policy=lru,lfu --out plans/demo
+  kvcast plan examples/demo.toml --set slo.attainment=0.99 --seeds 3
+  kvcast plan examples/mixed_fleet.toml --set plan.pools=true
+  kvcast plan examples/demo.toml --from-launch "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 128"
 """
 
 from __future__ import annotations

@@ -196,12 +196,19 @@ def launched(made: dict[str, Any]) -> str:
     )
 
 
+def _seeds_run(made: dict[str, Any]) -> list[int]:
+    """The seeds of the answer: as many more follow the given ones where those left it open (Trials.settle)."""
+    given = list(made["seeds"])
+    runs = made["answer"]["runs"] if made["answer"] else 0
+    return [*given, *range(given[-1] + 1, given[-1] + 1 + runs - len(given))]
+
+
 def made_of(made: dict[str, Any]) -> str:
     done = made["simulations"]
     run = "" if done["run"] is None else f" ({done['reused']} were there already), {done['cpu_s']:.0f} CPU-s"
     lines = [
         f"attainment at {text.percent(made['confidence'], 0)} confidence: {made['method']}; seeds"
-        f" {', '.join(map(str, made['seeds']))}"
+        f" {', '.join(map(str, _seeds_run(made)))}"
     ]
     lines.append(
         f"{done['distinct']} simulations, {done['stopped_early']} of them stopped early because the target was out of"

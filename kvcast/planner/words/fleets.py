@@ -44,7 +44,7 @@ def _by_seed(found: dict[str, int] | None) -> list[str]:
     if found is None:
         return []
     if found["same"] == found["runs"]:
-        return [f"every one of {found['runs']} independent runs says so by itself"]
+        return [f"every one of {found['runs']} seeds says so by itself: this fleet attains, one replica less does not"]
     others = [
         f"{found[key]} would do with {words}"
         for key, words in (("fewer", "a replica less"), ("more", "no fewer than a replica more"))
