@@ -38,6 +38,7 @@ from workloads.limits import (
     COUNT,
     FACTOR,
     FROM_SECOND_0,
+    GB_PER_S_OR_NONE,
     MAX_BLOCK_SIZE,
     MAX_COUNT,
     MAX_KV_BLOCKS,
@@ -433,7 +434,7 @@ class TierConfig:
     name: str = key(help="a label, unique among the tiers")
     bandwidth_gb_per_s: float = key(
         help="what a load from it gets, GB/s (1e9 bytes) per replica, all its GPUs together; inf: no limit",
-        limit=Limit(0, math.inf, "0 or more, or inf"),
+        limit=GB_PER_S_OR_NONE,
     )
     capacity_gib: float | None = key(None, "GiB of KV it holds per replica", above_0(1e9))
     capacity_blocks: int | None = key(
@@ -461,7 +462,7 @@ class TierConfig:
     total_bandwidth_gb_per_s: float = key(
         math.inf,
         "of a shared one: what all replicas together load from it, GB/s, one load at a time; inf: no limit",
-        Limit(0, math.inf, "0 or more, or inf"),
+        GB_PER_S_OR_NONE,
     )
 
 

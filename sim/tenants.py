@@ -30,12 +30,12 @@ def tenants_of(workload: Workload) -> tuple[np.ndarray, tuple[str, ...]]:
 def weights_of(tenants: Sequence[str], weights: Mapping[str, float]) -> list[float]:
     """The weight of each tenant, by its name (chat/0) or its class's (chat); 1 of those without. Raises InputError for
     a name that is neither."""
-    named = {*tenants, *(name.rpartition("/")[0] for name in tenants)}
+    named = {*tenants, *filter(None, (name.rpartition("/")[0] for name in tenants))}
     for name in weights:
         if name not in named:
             raise InputError(
                 f"[engine] tenant_weights: {name!r} is no tenant of the workload; expected one of"
-                f" {', '.join(sorted(filter(None, named))[:20]) or 'its tenants, of which it has none'}"
+                f" {', '.join(sorted(named)[:20]) or 'its tenants, of which it has none'}"
                 f"{hint(name, sorted(named))}"
             )
     return [weights.get(name, weights.get(name.rpartition("/")[0], 1.0)) for name in tenants]

@@ -109,7 +109,14 @@ def test_weights_go_by_tenant_then_by_class_and_a_name_that_is_neither_is_refuse
     assert weights_of(("a/0", "a/1", "b/0"), {"a": 2.0, "a/1": 3.0}) == [2.0, 3.0, 1.0]
     with pytest.raises(InputError, match=r"\[engine\] tenant_weights: 'aa' is no tenant of the workload"):
         weights_of(("a/0", "b/0"), {"aa": 2.0})
-    for keys, says in (({"tenant_weights": {"a": 0.0}}, "expected above 0"), ({"policy": "fcfs"}, "expected 'vtc'")):
+    with pytest.raises(InputError, match="'' is no tenant"):
+        weights_of(("a", "b"), {"": 2.0})
+    for keys, says in (
+        ({"tenant_weights": {"a": 0.0}}, "expected above 0"),
+        ({"tenant_weights": {"a": 1e-300}}, "expected above 0, from 1e-09 to 1e"),
+        ({"tenant_weights": {"a": 1e300}}, "expected above 0, from 1e-09 to 1e"),
+        ({"policy": "fcfs"}, "expected 'vtc'"),
+    ):
         with pytest.raises(InputError, match=says):
             run(world([0.0], [4], [2], [0]), params(**{"tenant_weights": {"a": 2.0}, **keys}), UnitSteps())
 

@@ -143,6 +143,7 @@ def test_slots_take_kv_memory() -> None:
     [
         ({"lora": {"adapter_mib": 10.0}}, "expected engine.max_loras with it"),
         ({"lora": {"adapter_mib": 1.0, "max_cpu_loras": 1}, "engine": {"max_loras": 2}}, "expected at least"),
+        ({"lora": {"adapter_mib": 1.0, "disk_gb_per_s": 1e-320}, "engine": {"max_loras": 2}}, "from 1e-09 to 1e"),
         ({"lora": {"token_us": 1.0}, "engine": {"semantics": "sglang"}}, "expected 'vllm'"),
     ],
 )

@@ -91,6 +91,7 @@ def test_what_is_of_one_gpu_is_not_taken_to_another() -> None:
         (["cluster.replicas=5"], "[cluster] replicas = 5 with [[pool]] tables: expected none"),
         (["pool.old.name=fast"], "name = 'fast': expected a name of its own"),
         (["pool.old.replicas=0"], "[pool.old] replicas = 0: expected"),
+        (["pool.old.replicas=99999", "pool.fast.replicas=9"], "100,008 replicas together: expected at most 100,000"),
         (["pool.old.engine.semantics=sglang"], "[pool.old] engine.semantics = 'sglang': expected 'vllm'"),
         (["pool.old.hardware.profile=h100-llama-3.1-8b-aic"], "[pool.old] has hardware.gpu and hardware.profile"),
         (["pool.old.hardware.gpuu=a"], "[pool.old]: [hardware] has no key 'gpuu'"),

@@ -104,6 +104,15 @@ def test_the_slower_of_store_and_link_is_the_load() -> None:
         assert r.load_s[1] == load_s
 
 
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_a_store_that_gives_nothing_is_no_store(prefetch: bool) -> None:
+    w, store = random_workload(3), replace(STORE, prefetch=prefetch)
+    none = fleet(w, replace(store, total_bytes_s=0.0), kv_blocks=40)
+    without = run(w, EngineParams(kv_blocks=40, block_size=4, async_scheduling=False), SLOW, replicas=2)
+    assert used(none).loads == 0
+    assert np.array_equal(none.finish_s, without.finish_s, equal_nan=True)
+
+
 def test_the_store_outlives_a_replica_and_not_what_it_was_computing() -> None:
     """Replica 0 fails at 15 s: A's blocks, computed until 10 s, are in the store. Failed at 5 s they never were: A
     begins again on replica 1, and is hit in its own memory."""
@@ -245,6 +254,7 @@ def test_the_example_runs() -> None:
     [
         ({"shared": False, "total_bandwidth_gb_per_s": 5}, "total_bandwidth_gb_per_s = 5: expected shared = true"),
         ({"total_bandwidth_gb_per_s": -1}, "total_bandwidth_gb_per_s = -1"),
+        ({"total_bandwidth_gb_per_s": 1e-320}, "total_bandwidth_gb_per_s = .*: expected 0 or from 1e-09 on, or inf"),
         ({"name": "dram"}, "expected a name of its own"),
     ],
 )

@@ -38,14 +38,15 @@ NOT_EMPTY = "a name or a path, not an empty text"
 
 @dataclass(frozen=True)
 class Limit:
-    """The numbers from `low` to `high`, both among them, and how an error line says so."""
+    """The numbers from `low` to `high`, both among them (and 0 with `or_0`), and how an error line says so."""
 
     low: float
     high: float
     words: str
+    or_0: bool = False
 
     def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high
+        return self.low <= value <= self.high or (self.or_0 and value == 0)
 
 
 def above_0(most: float) -> Limit:
@@ -68,6 +69,8 @@ SECONDS, FROM_SECOND_0, MS = above_0(MAX_SECONDS), from_0(MAX_SECONDS), from_0(M
 COUNT, TOKENS, TOKENS_OR_NONE = from_1(MAX_COUNT), from_1(MAX_TOKENS), from_0(MAX_TOKENS)
 TOKENS_OR_DENSE = Limit(-1, MAX_TOKENS, f"-1, or 0 or more and at most {_plain(MAX_TOKENS)}")
 RATE = Limit(SLOWEST, FASTEST, f"above 0, from {SLOWEST:g} to {FASTEST:g}")
+GB_PER_S = Limit(SLOWEST, 1e6, f"above 0, from {SLOWEST:g} to 1e+06")
+GB_PER_S_OR_NONE = Limit(SLOWEST, math.inf, f"0 or from {SLOWEST:g} on, or inf", or_0=True)
 FACTOR = Limit(0.01, 100, "from 0.01 to 100")
 SHARE = above_0(1)
 BELOW_1 = Limit(0, math.nextafter(1.0, 0.0), "0 or more and below 1")

@@ -19,7 +19,7 @@ from sim.scenario import BURST, LONG_PROMPTS, CostConfig, PoolConfig, Scenario
 from workloads import mix, toml
 from workloads.config import MixClass
 from workloads.errors import InputError, did_you_mean
-from workloads.limits import expectation
+from workloads.limits import MAX_REPLICAS, expectation
 
 if TYPE_CHECKING:
     from kvcast.scenario.disaggregation import Changed
@@ -57,6 +57,8 @@ def mixed_problems(scenario: Scenario) -> Iterator[str]:
             f"[cluster] replicas = {scenario.cluster.replicas} with [[pool]] tables: expected none, each pool has its"
             f" own (here {total} together)"
         )
+    if total > MAX_REPLICAS:
+        yield f"[[pool]] tables have {total:,} replicas together: expected at most {MAX_REPLICAS:,}"
     for i, pool in enumerate(pools):
         where = f"[pool.{pool.name or i}]"
         for f in fields(pool):

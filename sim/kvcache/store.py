@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sim.kvcache.chains import Path
-from sim.kvcache.tiers import Tier
+from sim.kvcache.tiers import Tier, seconds
 from sim.recording import TierUse
 from sim.scenario import TierParams
 
@@ -65,7 +65,7 @@ class Store(Tier):
     def turn_s(self, blocks: int, now_s: float) -> tuple[float, float]:
         """When a load of so many blocks that is asked for now begins to leave the store, and when it has left."""
         begins_s = max(now_s, self.free_s)
-        return begins_s, begins_s + blocks * self.p.block_bytes / self.p.total_bytes_s
+        return begins_s, begins_s + seconds(blocks * self.p.block_bytes, self.p.total_bytes_s)
 
 
 class Shelf:

@@ -25,6 +25,12 @@ from sim.scenario import TierParams
 
 _lo = attrgetter("lo")
 
+
+def seconds(size: float, bytes_s: float) -> float:
+    """What a link needs for so many bytes; without bandwidth it never ends."""
+    return size / bytes_s if bytes_s else inf
+
+
 RANKS: dict[str, Callable[[Rank | None, int], Rank]] = {
     **POLICIES,
     "mru": lambda rank, now: -now,
@@ -111,8 +117,7 @@ class Tier:
 
     def transfer_s(self, blocks: int) -> float:
         """Seconds the link needs to load blocks."""
-        size = blocks * self.p.block_bytes
-        return self.p.latency_s + (size / self.p.bandwidth_bytes_s if self.p.bandwidth_bytes_s else inf)
+        return self.p.latency_s + seconds(blocks * self.p.block_bytes, self.p.bandwidth_bytes_s)
 
     def ready_s(self, blocks: int, now_s: float) -> float:
         """When a load of so many blocks that is asked for now would be complete: one transfer at a time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sim.scaling import METRICS, MOST_PERCENT, RULES, Rule
-from workloads.limits import FROM_SECOND_0, MAX_REPLICAS, MAX_SECONDS, Limit, above_0, from_0, from_1, key
+from workloads.limits import FROM_SECOND_0, GB_PER_S, MAX_REPLICAS, MAX_SECONDS, Limit, above_0, from_0, from_1, key
 
 SCALING_S = Limit(0.1, 86400, "0.1 to 86,400")
 CYCLE_S = Limit(1, MAX_SECONDS, f"1 to {MAX_SECONDS:g}")
@@ -60,9 +60,7 @@ class AutoscaleConfig:
         FROM_SECOND_0,
     )
     load_gb_per_s: float = key(
-        0.5,
-        "of a start: GB (1e9 bytes) of weights a second (0.5: the same measurement, 65.5 GB in 130 s)",
-        above_0(1e6),
+        0.5, "of a start: GB (1e9 bytes) of weights a second (0.5: the same measurement, 65.5 GB in 130 s)", GB_PER_S
     )
     grace_s: float | None = key(
         None,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calibrate.layout import NODE_GPUS
-from workloads.limits import MAX_COUNT, MAX_KV_BLOCKS, MAX_REPLICAS, MAX_US, MS, TOKENS, above_0, from_0, from_1, key
+from workloads.limits import GB_PER_S, MAX_COUNT, MAX_KV_BLOCKS, MAX_REPLICAS, MAX_US, MS, TOKENS, from_0, from_1, key
 
 AT_ARRIVAL, AFTER_PREFILL = "at-arrival", "after-prefill"
-MAX_GB_PER_S = 1e6
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class DisaggregationConfig:
         50.0,
         "of each GPU's own NIC, GB/s (1e9 bytes): 50 is 400 Gbit/s used in full, as measured tuned; 14 was measured"
         " untuned",
-        above_0(MAX_GB_PER_S),
+        GB_PER_S,
     )
     latency_ms: float = key(0.5, "of every transfer, beside its bytes, milliseconds", MS)
     descriptor_us: float = key(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from workloads.limits import MAX_COUNT, MAX_US, above_0, from_0, key
+from workloads.limits import GB_PER_S, MAX_COUNT, MAX_US, from_0, key
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class LoraConfig:
         " takes as much of the KV memory; 0: adapters weigh nothing and are there at once",
         from_0(1e6),
     )
-    host_gb_per_s: float = key(25.0, "from host memory into a slot, GB/s; the step waits", above_0(1e6))
+    host_gb_per_s: float = key(25.0, "from host memory into a slot, GB/s; the step waits", GB_PER_S)
     max_cpu_loras: int = key(
         0, "adapters that host memory holds, the least recently used go; 0: all of them", from_0(MAX_COUNT)
     )
     disk_gb_per_s: float = key(
-        0.5, "from disk into host memory, GB/s; the step waits (0.5: as [autoscale] load_gb_per_s)", above_0(1e6)
+        0.5, "from disk into host memory, GB/s; the step waits (0.5: as [autoscale] load_gb_per_s)", GB_PER_S
     )
     token_us: float = key(
         0.0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -32,6 +31,7 @@ from sim.vllm.scheduler import VllmScheduler
 from sim.vllm.speculative import SpeculativeScheduler
 from sim.vllm.waiting import EXPERIMENTS
 from workloads.errors import InputError
+from workloads.limits import RATE
 
 if TYPE_CHECKING:
     from calibrate.profile import DeviceProfile
@@ -103,8 +103,8 @@ def problems(keys: EngineConfig | EngineParams) -> Iterator[str]:
     if keys.tenant_weights and keys.scheduler_policy != "vtc":
         yield f"[engine] tenant_weights with scheduler_policy = {keys.scheduler_policy!r}: expected 'vtc' with it"
     for name, weight in keys.tenant_weights.items():
-        if not 0 < weight < math.inf:
-            yield f"[engine] tenant_weights: {name} = {weight!r}: expected above 0"
+        if weight not in RATE:
+            yield f"[engine] tenant_weights: {name} = {weight!r}: expected {RATE.words}"
 
 
 def check_policy(policy: str, params: Mapping[str, Any]) -> None:
