@@ -346,10 +346,10 @@ def test_a_plan_from_a_log_says_what_it_took_over(tmp_path):
 def test_adapters_are_switched_on_and_what_they_weigh_is_not_known_from_flags():
     sets = ["engine.max_loras=4", "lora.max_cpu_loras=32", "lora.adapter_mib=50"]
     argv = launch_of(scenario_from_doc(apply_overrides(BASE, sets)))["vllm"]
-    assert "--enable-lora --max-loras 4 --max-cpu-loras 32".split() == [
+    assert [
         *[word for word in argv if word == "--enable-lora"],
         *argv[argv.index("--max-loras") : argv.index("--max-loras") + 4],
-    ]
+    ] == ["--enable-lora", "--max-loras", "4", "--max-cpu-loras", "32"]
     read = read_command(shlex.join(argv))
     assert {"engine.max_loras=4", "lora.max_cpu_loras=32"} <= set(read.sets)
     assert read.not_modelled == ["--enable-lora"]
