@@ -280,7 +280,10 @@ def _reach(
         answer = fleet.answer
         larger = recovery is not None and recovery.held is not None and recovery.held < fleet.replicas
         attains = answer is not None and answer.attains
-        reach |= advice(loads, capacity, fleet.replicas, attains, larger, reach["routers"])
+        settled = (
+            None if asked.fixed else reach["routers"]
+        )  # a fleet that is larger than it need be: the change is not why
+        reach |= advice(loads, capacity, fleet.replicas, attains, larger, settled)
     return reach
 
 
