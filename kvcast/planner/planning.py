@@ -280,9 +280,8 @@ def _reach(
         answer = fleet.answer
         larger = recovery is not None and recovery.held is not None and recovery.held < fleet.replicas
         attains = answer is not None and answer.attains
-        settled = (
-            None if asked.fixed else reach["routers"]
-        )  # a fleet that is larger than it need be: the change is not why
+        # a given fleet may be larger than it need be, and then the change is not what makes it smaller
+        settled = None if asked.fixed else reach["routers"]
         reach |= advice(loads, capacity, fleet.replicas, attains, larger, settled)
     return reach
 
