@@ -282,7 +282,9 @@ def _reach(
         progress.begin(ADVICE)
         larger = recovery is not None and recovery.held is not None and recovery.held < fleet.replicas
         attains = answer is not None and answer.attains
-        reach |= advice(loads, capacity, fleet.replicas, attains, larger, reach["routers"])
+        # a given fleet may be larger than it need be, and then the change is not what makes it smaller
+        settled = None if asked.fixed else reach["routers"]
+        reach |= advice(loads, capacity, fleet.replicas, attains, larger, settled)
     return reach
 
 
