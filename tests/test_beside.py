@@ -1,6 +1,9 @@
 """A call beside this process: the same answer wherever it is made."""
 
 import os
+import subprocess
+import sys
+from select import select as wait
 
 import pytest
 
@@ -39,3 +42,26 @@ def test_a_run_and_its_twin_are_the_same_beside_and_one_after_the_other(monkeypa
         said.append(capsys.readouterr().out)
     assert said[0] == said[1]
     assert '"cache_worth": {' in said[0]
+
+
+LONG = """
+import os, time
+from kvcast.pools.beside import copies
+
+def work(i):
+    os.write(1, b"%d\\n" % os.getpid())
+    time.sleep(60)
+
+list(copies(2)(work, range(2)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="copies are made on Linux alone")
+def test_copies_end_with_a_process_that_is_killed() -> None:
+    """Their end of the pipe closes with them, so reading it to its end waits for nothing else."""
+    with subprocess.Popen([sys.executable, "-c", LONG], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert [parent.stdout.readline() != b"" for _ in range(2)] == [True, True]
+        parent.kill()
+        assert wait([parent.stdout], [], [], 30)[0], "a copy is still there"
+        assert parent.stdout.read() == b""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
-from kvcast.system import uninterrupted
+from kvcast.system import end_with, uninterrupted
 from workloads.errors import InputError
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ def _begin(function: Callable[..., object], *arguments: Any) -> tuple[Any, Any]:
 
     context = get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    child = context.Process(target=_answer, args=(function, arguments, theirs), daemon=True)  # it ends with this one
+    child = context.Process(target=_answer, args=(function, arguments, theirs, os.getpid()), daemon=True)
     with uninterrupted():  # a terminal's Ctrl-C is this process's, which ends them
         child.start()
     theirs.close()
@@ -119,7 +119,8 @@ def beside(call: Callable[[], T]) -> Callable[[], T]:
     return answer
 
 
-def _answer(function: Callable[..., object], arguments: tuple[Any, ...], theirs: Any) -> None:
+def _answer(function: Callable[..., object], arguments: tuple[Any, ...], theirs: Any, parent: int) -> None:
+    end_with(parent)
     try:
         theirs.send(function(*arguments))
         code = 0
