@@ -88,11 +88,12 @@ def _uneven(s: dict[str, Any]) -> str:
 
 
 def _tenants(s: dict[str, Any]) -> str:
-    """How unevenly tenants were served by the time the last request came, where they were."""
+    """How even the service of tenants was by the time the last request came, where it was not: one may have asked for
+    less."""
     found = s.get("fairness")
     if found is None or found["jain"] is None or found["jain"] >= EVEN:
         return ""
-    return f"; tenants served unevenly: Jain's index {found['jain']:.2f} of {found['tenants']}"
+    return f"; service of the {found['tenants']} tenants: Jain's index {found['jain']:.2f}"
 
 
 def shock_lines(result: Result) -> str:
