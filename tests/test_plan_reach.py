@@ -132,7 +132,11 @@ def test_free_gpus_are_still_counted():
             "cost": {"gpu_hour_usd": 0.0},
         }
     )
-    alone = {"most": 12, "capacity": False, "binding": False, "advice": False, "growth": None, "n_plus_1": False}
+    alone = {
+        "most": 12,
+        "growth": None,
+        **dict.fromkeys(("capacity", "binding", "advice", "n_plus_1", "recover"), False),
+    }
     wanted = plan(replace(free, cost=replace(free.cost, gpu_hour_usd=2.0)), **alone)["answer"]["replicas"]
     assert wanted is not None
     made = plan(free, ["cost.gpu_hour_usd=1,0"], **alone)
