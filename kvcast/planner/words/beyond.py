@@ -199,7 +199,7 @@ def launched(made: dict[str, Any]) -> str:
 def _seeds_run(made: dict[str, Any]) -> list[int]:
     """The seeds of the answer: as many more follow the given ones where those left it open (Trials.settle)."""
     given = list(made["seeds"])
-    runs = made["answer"]["runs"] if made["answer"] else 0
+    runs = (made["answer"] and made["answer"]["runs"]) or 0  # None where nothing was settled
     return [*given, *range(given[-1] + 1, given[-1] + 1 + runs - len(given))]
 
 
