@@ -34,8 +34,10 @@ SGLANG = {"semantics": "sglang", "block_size": 1}
 
 
 def measure(scenario: Path, *flags: str) -> dict[str, float]:
-    """User + system CPU seconds and peak resident MiB of one `kvcast run --json --no-baseline`."""
-    command = [sys.executable, "-m", "kvcast", "run", str(scenario), "--json", "--no-baseline", *flags]
+    """User + system CPU seconds and peak resident MiB of one `kvcast run --json` that simulates once: without
+    the cache-off twin and the model error's two."""
+    command = [sys.executable, "-m", "kvcast", "run", str(scenario), "--json", "--no-baseline", "--no-model-error"]
+    command += flags
     started = time.perf_counter()
     with tempfile.TemporaryFile() as out:
         pid = os.posix_spawn(
