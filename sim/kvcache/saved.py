@@ -176,7 +176,7 @@ def encode(value: Any) -> Any:
         tuple: ("tuple", list),
         dict: ("dict", lambda d: [[key, inner] for key, inner in d.items()]),
         np.ndarray: (str(getattr(value, "dtype", "")), lambda a: a.tolist()),
-        Ghosts: ("ghosts", lambda g: [list(piece) for piece in g._queue if piece[1]]),
+        Ghosts: ("ghosts", lambda g: g.pieces()),
     }
     if type(value) not in parts:
         raise TypeError(type(value).__name__)
@@ -198,14 +198,7 @@ def decode(value: Any) -> Any:
         return dict(items)
     if kind != "ghosts":
         return np.array(items, dtype=kind)
-    ghosts = Ghosts()
-    for node, intervals in items:
-        piece = (node, intervals)
-        ghosts._queue.append(piece)
-        ghosts._by_node.setdefault(node, []).append(piece)
-        ghosts._pieces += 1
-        ghosts.blocks += sum(hi - lo for lo, hi in intervals)
-    return ghosts
+    return Ghosts.of(items)
 
 
 def _next(cache: Any, name: str) -> int:

@@ -6,6 +6,7 @@ The one idea: what a request will bring back is looked up once, when it is admit
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 
 from sim.kvcache.policies.base import Asking, Policy, Run, World
 
@@ -23,15 +24,30 @@ class Ghosts:
         self._by_node: dict[int, list[Piece]] = {}
         self._pieces = 0  # that are not empty
 
+    def pieces(self) -> list[list]:
+        """What `of` makes them from, oldest first."""
+        return [list(piece) for piece in self._queue if piece[1]]
+
+    @classmethod
+    def of(cls, pieces: Iterable[Sequence]) -> Ghosts:
+        """Made here, and not where caches are filled: a compiled module would give a piece two identities."""
+        ghosts = cls()
+        for node_id, intervals in pieces:
+            ghosts.blocks += sum(hi - lo for lo, hi in intervals)
+            ghosts._append((node_id, intervals))
+        return ghosts
+
+    def _append(self, piece: Piece) -> None:
+        self._queue.append(piece)
+        self._by_node.setdefault(piece[0], []).append(piece)
+        self._pieces += 1
+
     def add(self, node_id: int, lo: int, hi: int) -> None:
         self.blocks += hi - lo
         if self._queue and self._queue[-1][0] == node_id and self._queue[-1][1] and self._queue[-1][1][-1][0] == hi:
             self._queue[-1][1][-1][0] = lo  # the blocks just above the last ones
             return
-        piece = (node_id, [[lo, hi]])
-        self._queue.append(piece)
-        self._by_node.setdefault(node_id, []).append(piece)
-        self._pieces += 1
+        self._append((node_id, [[lo, hi]]))
         if len(self._queue) > 2 * self._pieces + 1024:
             self._queue = deque(piece for piece in self._queue if piece[1])
 
