@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
@@ -189,7 +190,10 @@ def test_a_copy_that_is_killed_is_one_line_and_what_goes_wrong_in_one_is_raised_
             patch.setattr(apart, "_chunk", chunk_elsewhere(os.getpid(), apart._chunk, otherwise))
             with pytest.raises(error, match=words):
                 run(**FLEET, copies=copies(2))
-        assert not multiprocessing.active_children()
+        until_s = time.monotonic() + 60
+        while multiprocessing.active_children():  # ended, and on a busy machine not gone yet
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
 
 
 def test_one_core_needs_no_copies() -> None:
