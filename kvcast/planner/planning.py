@@ -276,9 +276,9 @@ def _reach(
     if asked.advice:
         answer = fleet.answer
         progress.begin(ROUTERS)
-        # a given fleet that meets may be larger than it need be without any change: nothing is saved against it
+        # a given fleet that meets may be larger than it need be without any change: no router saves against it
         given = asked.fixed and answer is not None and answer.meets
-        reach |= {"routers": None, "splits": None} if given else _fewer(fleet, winner, recovery)
+        reach |= _fewer(fleet, winner, recovery, routers=not given)
         progress.begin(ADVICE)
         larger = recovery is not None and recovery.held is not None and recovery.held < fleet.replicas
         attains = answer is not None and answer.attains
@@ -293,10 +293,10 @@ def _closest(fleet: Fleet, why: dict[str, Any]) -> Scenario:
     return next(one for one in fleet.combinations if one.label == why["label"]).with_replicas(why["replicas"])
 
 
-def _fewer(fleet: Fleet, one: Scenario, recovery: Recovery | None) -> dict[str, Any]:
-    """Other routers and splits than those of a fleet."""
+def _fewer(fleet: Fleet, one: Scenario, recovery: Recovery | None, routers: bool = True) -> dict[str, Any]:
+    """Other routers and splits than those of a fleet; splits only where they are asked for."""
     return {
-        "routers": fewer(fleet, one, ROUTER, recovery) if one.plan.routers else None,
+        "routers": fewer(fleet, one, ROUTER, recovery) if routers and one.plan.routers else None,
         "splits": fewer(fleet, one, SPLIT, recovery) if one.plan.splits else None,
     }
 
