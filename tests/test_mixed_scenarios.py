@@ -19,6 +19,7 @@ from kvcast.cli import main as kvcast
 from kvcast.config import apply_overrides, load_scenario, scenario_from_doc
 from kvcast.planner.mixed import plan_pools
 from kvcast.present import summary_text
+from kvcast.present.cache_text import tier_lines
 from kvcast.scenario.toml import dumps
 from kvcast.studies import compare
 from sim.scenario import Scenario
@@ -168,6 +169,35 @@ def test_who_has_a_pool_to_itself_pays_for_it() -> None:
         row = report.classes[name]
         assert row["gpu_hours"] == pytest.approx(rows[pool]["gpu_hours"])
         assert row["usd_per_request"] * row["arrived"] == pytest.approx(rows[pool]["usd"])
+
+
+def test_what_nobody_used_is_paid_by_all() -> None:
+    """Both classes have the fast pool to themselves and the old ones idle: bills still add up to the cost, on every
+    side of them."""
+    report = api.simulate(scenario("workload.class.a.pool=fast", "workload.class.b.pool=fast"))
+    usd, (fast, old) = report.summary["cost"]["usd"], report.summary["pools"]
+    assert usd == pytest.approx(fast["usd"] + old["usd"]) != fast["usd"]
+    assert sum(row["usd_per_request"] * row["arrived"] for row in report.classes.values()) == pytest.approx(usd)
+    assert fast["usd_per_request"] * fast["requests"] == pytest.approx(usd)
+    assert (old["requests"], old["usd_per_request"]) == (0, None)
+    unpriced = api.simulate(
+        scenario("cost.prices={h200 = 4.0}", "workload.class.a.pool=fast", "workload.class.b.pool=fast")
+    )
+    assert unpriced.summary["pools"][0]["usd_per_request"] is None  # nobody knows what they pay for the others
+
+
+@pytest.mark.parametrize(("model", "bytes_a_token"), [("llama-3.1-8b", 131_072), ("qwen3-8b", 147_456)])
+def test_a_tier_of_unlike_replicas_counts_the_bytes_of_each(model: str, bytes_a_token: int) -> None:
+    """Only one of two models is asked for: what leaves its memory is written, in blocks of its own size."""
+    small = {"engine": {"kv_blocks": 60, "max_model_len": 900}}
+    pools = [{"name": "x", **small}, {"name": "y", "model": {"name": "qwen3-8b"}, "hardware": {"gpu": "h100"}, **small}]
+    asks = [f"workload.class.{name}.model={model}" for name in "ab"]
+    tier = {"name": "dram", "capacity_gib": 1, "bandwidth_gb_per_s": 40}
+    result = api.run(api.prepare(scenario(*asks, pool=pools, cache={"tiers": [tier]})))
+    gpu, dram = result.report.summary["tiers"]
+    assert dram["written_bytes"] == result.report.summary["evicted_blocks"] * 16 * bytes_a_token > 0
+    assert (gpu["capacity_blocks"], dram["capacity_blocks"]) == (60, None)
+    assert f"; {dram['stored_blocks']:,} blocks at the end" in tier_lines(result.report.summary)[1]
 
 
 def test_a_price_that_is_not_known_makes_no_cost() -> None:

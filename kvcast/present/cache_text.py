@@ -122,11 +122,15 @@ def tier_lines(s: dict[str, Any]) -> list[str]:
         lines.append(
             f"  {t['name']}: {t['loaded_bytes'] / 1e9:,.1f} GB loaded, its link {text.percent(t['link_busy_share'])}"
             f" busy; {t['written_bytes'] / 1e9:,.1f} GB written ({text.percent(t['write_share'])} of its bandwidth);"
-            f" {text.count(t['stored_blocks'])} of"
-            f" {text.count(t['capacity_blocks'] * (1 if t.get('shared') else s['replicas']))} blocks at the end"
-            + (_store(t) if t.get("shared") else "")
+            f" {_stored(t, s['replicas'])} blocks at the end" + (_store(t) if t.get("shared") else "")
         )
     return lines
+
+
+def _stored(t: dict[str, Any], replicas: int) -> str:
+    """Blocks in a tier, of how many it has room for; replicas that differ have no one capacity."""
+    stored, each = text.count(t["stored_blocks"]), t["capacity_blocks"]
+    return stored if each is None else f"{stored} of {text.count(each * (1 if t.get('shared') else replicas))}"
 
 
 def _store(t: dict[str, Any]) -> str:
