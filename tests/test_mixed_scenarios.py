@@ -14,14 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvcast import api
+from kvcast import api, text
 from kvcast.cli import main as kvcast
 from kvcast.config import apply_overrides, load_scenario, scenario_from_doc
+from kvcast.figures import cache
 from kvcast.planner.mixed import plan_pools
-from kvcast.present import summary_text
+from kvcast.present import summary_text, verdict
 from kvcast.present.cache_text import tier_lines
 from kvcast.scenario.toml import dumps
 from kvcast.studies import compare
+from kvcast.trust import model_error
+from kvcast.trust.step_error import step_error
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -99,10 +102,7 @@ def test_what_is_of_one_gpu_is_not_taken_to_another() -> None:
         (["pool.old.engine.max_num_seqs=many"], '[engine] max_num_seqs = "many": expected an integer'),
         (["pool.old.engine.max_num_seqs=-1"], "[pool.old] [engine] max_num_seqs = -1"),
         (["pool.old.hardware.gpu=nosuch"], "[pool.old]"),
-        (
-            ["disaggregation.prefill_replicas=1", "cluster.replicas=3"],
-            "[[pool]] with [disaggregation]: not simulated together",
-        ),
+        (["disaggregation.prefill_replicas=1"], "scenario: [[pool]] with [disaggregation]: not simulated together"),
         (["autoscale.rule=hpa", "autoscale.target=2"], "[[pool]] with [autoscale]"),
         (["cache.policy=clairvoyant"], "[[pool]] with [cache] policy"),
         (
@@ -303,3 +303,56 @@ def test_the_example_runs() -> None:
     s = api.simulate(given).summary
     assert s["completed"] == s["arrived"]
     assert len(s["pools"]) == 2
+
+
+# -- said of a fleet of several kinds ----------------------------------------------------------------------------------
+
+APART = {
+    "pool": [],
+    "hardware": {"gpu": "h200"},
+    "cluster": {"replicas": 3},
+    "disaggregation": {"prefill_replicas": 1, "prefill_tensor_parallel": 2, "prefill_profile": "atlas:h100"},
+    "cost": {"gpu_hour_usd": 4.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "fleet", "kinds"),
+    [
+        ({}, "1 × H200-SXM + 2 × A100-SXM4-80GB", (("fast", 1), ("old", 2))),
+        (APART, "1 replica of 2 × H100-SXM-80GB + 2 × H200-SXM", (("decode", 2), ("prefill", 1))),
+    ],
+)
+def test_a_fleet_is_told_by_its_kinds(given: dict[str, Any], fleet: str, kinds: tuple[tuple[str, int], ...]) -> None:
+    """GPUs, KV memory, step times and their error, whether kinds are [[pool]] tables or prefill and decode."""
+    prepared = api.prepare(scenario(**given))
+    result = api.run(prepared)
+    made, resolved = api.as_document(result), prepared.resolved
+    assert verdict.fleet_of(made) == fleet
+    assert resolved.names == tuple(name for name, _ in kinds)
+    each = dict(zip(resolved.names, resolved.each, strict=True))
+    blocks = sum(each[name].params.kv_blocks * n for name, n in kinds)
+    timeline = result.report.timeline
+    assert set(sum(timeline[f"blocks_{state}"] for state in ("in_use", "cached_idle", "free"))) == {blocks}
+    assert f"KV cache: {text.count(blocks)} blocks" in cache.kv_occupancy(made, timeline).layout.title.text
+    for kind in resolved.each:
+        assert kind.profile.content_hash in made["profile_provenance"]["content_hash"]
+        assert f"step times: {kind.profile.id}" in summary_text.heading(result)
+    shares = [step_error(kind.profile).share for kind in resolved.each]
+    assert model_error.scaled(prepared).share == max(shares)
+    assert len(set(shares)) == 2
+
+
+def test_one_price_for_two_gpus_is_said() -> None:
+    note = "cost: an hour of H100-SXM-80GB, which prefills, at the price of H200-SXM"
+    assert note in api.simulate(scenario(**APART)).notes
+    assert note not in api.simulate(scenario("disaggregation.prefill_profile=", **APART)).notes
+
+
+def test_a_price_of_nothing_is_a_price() -> None:
+    """GPUs that one owns: the resolved scenario loads as itself."""
+    import tomllib
+
+    given = api.resolve(scenario("cost.prices.h200=0.0")).scenario
+    assert [pool.gpu_hour_usd for pool in given.pool] == [0.0, 1.5]
+    assert dumps(api.resolve(scenario_from_doc(tomllib.loads(dumps(given)))).scenario) == dumps(given)

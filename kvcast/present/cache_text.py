@@ -9,6 +9,7 @@ from typing import Any
 
 from kvcast import text
 from kvcast.api import Result
+from sim.measure import mixed
 from sim.measure.report import worth_of
 
 
@@ -40,7 +41,7 @@ def fates(s: dict[str, Any], is_mix: bool = False) -> str:
 
 def _blocks(s: dict[str, Any]) -> str:
     """KV blocks of a replica, of every pool where they differ."""
-    each = dict.fromkeys(row["kv_blocks"] for row in s.get("pools") or [s])
+    each = dict.fromkeys(row["kv_blocks"] for row in mixed.rows_of(s) or [s])
     return " or ".join(text.count(blocks) for blocks in each)
 
 

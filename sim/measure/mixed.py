@@ -28,6 +28,19 @@ from workloads.columns import Workload
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "e2el": "e2e_s"}
 
 
+def rows_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A summary's row of each kind of replica: of a [[pool]], or of what prefills and what decodes; empty where all are
+    alike."""
+    apart = summary.get("disaggregation")
+    return (summary.get("pools") or []) if apart is None else apart["pools"]
+
+
+def kv_blocks_of_fleet(summary: Mapping[str, Any]) -> int:
+    """KV blocks of all replicas together."""
+    rows: list[Mapping[str, Any]] = [*rows_of(summary)] or [summary]
+    return sum(row["kv_blocks"] * row["replicas"] for row in rows)
+
+
 def places(scenario: Scenario) -> list[slice]:
     """Where the replicas of each pool lie among those of the fleet."""
     return [slice(a, b) for a, b in pairwise(accumulate((pool.replicas for pool in scenario.pool), initial=0))]
