@@ -128,6 +128,13 @@ def test_a_class_must_say_which_model_it_asks_for() -> None:
         scenario("workload.class.a.pool=x", pool=[])
 
 
+def test_a_trace_asks_for_no_model(tmp_path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"timestamp": 0, "input_length": 9, "output_length": 2, "hash_ids": [1]}\n')
+    given = scenario("pool.old.model.name=qwen3-8b", workload={"trace": str(tmp_path / "t.jsonl")}, run={})
+    with pytest.raises(InputError, match=r"trace with \[\[pool\]\] tables of 2 models: expected pools of one"):
+        api.simulate(given)
+
+
 # -- what comes out ----------------------------------------------------------------------------------------------------
 
 

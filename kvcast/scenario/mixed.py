@@ -215,6 +215,11 @@ def mixed_of(resolved: Resolved, class_names: Sequence[str], changed: Changed | 
     for name, row in zip(class_names, asks, strict=True):
         models = {of.model.name for of, open_ in zip(resolved.kinds, row, strict=True) if open_}
         if len(models) != 1:
+            if resolved.scenario.workload.trace:
+                raise InputError(
+                    f"[workload] trace with [[pool]] tables of {len(models)} models: expected pools of one, a trace"
+                    " does not say which model a request asks for"
+                )
             raise InputError(
                 f"[workload] class {name!r} may go to pools of {len(models)} models: expected the model (or the pool)"
                 " that it asks for, keys of its [[workload.class]] table"
