@@ -18,7 +18,7 @@ from kvcast import api, text
 from kvcast.cli import main as kvcast
 from kvcast.config import apply_overrides, load_scenario, scenario_from_doc
 from kvcast.figures import cache
-from kvcast.planner.mixed import plan_pools
+from kvcast.planner.mixed import as_text, plan_pools
 from kvcast.present import summary_text, verdict
 from kvcast.present.cache_text import tier_lines
 from kvcast.scenario.toml import dumps
@@ -280,6 +280,28 @@ def test_mixes_that_leave_a_class_without_a_pool_are_not_tried() -> None:
 def test_a_plan_that_cannot_be_made_says_why(sets: list[str], said: str) -> None:
     with pytest.raises(InputError, match=re.escape(said)):
         plan_pools(scenario(*sets, slo=SLO))
+
+
+def test_a_mix_that_follows_the_clock_is_planned_for_its_worst_hour() -> None:
+    """The third of four hours has almost all of the load."""
+    demand = {"factors": [0.1, 0.1, 3.7, 0.1], "period_s": 14400}
+    classes = [{**one, "rate": one["rate"] / 200} for one in DOC["workload"]["class"]]
+    given = scenario(workload={"class": classes, "demand": demand}, slo={"attainment": 0.9, "e2e_s": 5.0})
+    made = plan_pools(given, seeds=1)
+    assert made["worst_hour_from_s"] == pytest.approx(7200, abs=1)
+    assert "for its worst hour, from 7,200 s on" in as_text(made)
+    assert plan_pools(scenario(slo=SLO), seeds=1)["worst_hour_from_s"] is None
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [["--every"], ["--max-replicas", "2"], ["--confidence", "0.8"], ["--growth", "2"], ["--set", "plan.splits=true"]],
+)
+def test_what_a_plan_of_mixes_does_not_read_is_refused(tmp_path, capsys, asked: list[str]) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(dumps(scenario("plan.pools=true", slo=SLO)))
+    assert kvcast(["plan", str(path), *asked]) == 2
+    assert " with [plan] pools = true: expected one of them" in capsys.readouterr().err
 
 
 def test_plan_on_the_command_line(tmp_path, capsys) -> None:
