@@ -285,12 +285,17 @@ def test_a_plan_that_cannot_be_made_says_why(sets: list[str], said: str) -> None
 def test_a_mix_that_follows_the_clock_is_planned_for_its_worst_hour() -> None:
     """The third of four hours has almost all of the load."""
     demand = {"factors": [0.1, 0.1, 3.7, 0.1], "period_s": 14400}
-    classes = [{**one, "rate": one["rate"] / 200} for one in DOC["workload"]["class"]]
-    given = scenario(workload={"class": classes, "demand": demand}, slo={"attainment": 0.9, "e2e_s": 5.0})
+    classes = [{**one, "rate": one["rate"] / 100} for one in DOC["workload"]["class"]]
+    pools = [{**pool, "engine": {"kv_blocks": 200, "max_model_len": 2000}} for pool in DOC["pool"]]
+    workload, slo = {"class": classes, "demand": demand}, {"attainment": 0.9, "e2e_s": 5.0}
+    given = scenario(workload=workload, slo=slo, pool=pools, run={})
     made = plan_pools(given, seeds=1)
     assert made["worst_hour_from_s"] == pytest.approx(7200, abs=1)
     assert "for its worst hour, from 7,200 s on" in as_text(made)
-    assert plan_pools(scenario(slo=SLO), seeds=1)["worst_hour_from_s"] is None
+    asked = plan_pools(scenario(workload={**workload, "duration_s": 900}, slo=slo, pool=pools), seeds=1)  # as given
+    assert asked["worst_hour_from_s"] is None
+    assert f"caution: {asked['watched']}" in as_text(asked)
+    assert asked["watched"]
 
 
 @pytest.mark.parametrize(
@@ -362,7 +367,8 @@ def test_a_fleet_is_told_by_its_kinds(given: dict[str, Any], fleet: str, kinds: 
     each = dict(zip(resolved.names, resolved.each, strict=True))
     blocks = sum(each[name].params.kv_blocks * n for name, n in kinds)
     timeline = result.report.timeline
-    assert set(sum(timeline[f"blocks_{state}"] for state in ("in_use", "cached_idle", "free"))) == {blocks}
+    seen = timeline["blocks_in_use"] + timeline["blocks_cached_idle"] + timeline["blocks_free"]
+    assert set(seen.tolist()) == {blocks}
     assert f"KV cache: {text.count(blocks)} blocks" in cache.kv_occupancy(made, timeline).layout.title.text
     for kind in resolved.each:
         assert kind.profile.content_hash in made["profile_provenance"]["content_hash"]

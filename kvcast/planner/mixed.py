@@ -20,7 +20,7 @@ from kvcast import api, text
 from kvcast.planner.options import check_slo
 from kvcast.pools import Jobs
 from kvcast.scenario.mixed import asked
-from kvcast.scenario.steady import worst_hour
+from kvcast.scenario.steady import clock_note, worst_hour
 from kvcast.studies import compare
 from kvcast.studies.replications import Result, Variant
 from sim.measure.verdict import MEETS
@@ -38,7 +38,8 @@ Mix = tuple[int, ...]
 def plan_pools(scenario: Scenario, seeds: int = 5, jobs: Jobs = 1) -> dict[str, Any]:
     """Every mix that was tried, the cheapest first, and the one that meets over `seeds` runs, as one document.
 
-    A pool's `replicas` are the most of it; a mix that follows the clock is asked in its worst hour. Raises InputError without a target, a price, or with too many mixes."""
+    A pool's `replicas` are the most of it; a mix that follows the clock is asked in its worst hour, unless it is given
+    another. Raises InputError without a target, a price, or with too many mixes."""
     check_slo(scenario)
     search = _Search(scenario)
     answer = None
@@ -55,6 +56,7 @@ def plan_pools(scenario: Scenario, seeds: int = 5, jobs: Jobs = 1) -> dict[str, 
         "target": scenario.slo.attainment,
         "seeds": seeds,
         "worst_hour_from_s": search.from_s,
+        "watched": search.watched,
         "simulations": len(search.tried) + len(search.settled) * seeds,
         "tried": [search.row(mix) for mix in ranked],
         "answer": {"feasible": answer is not None, **(answer or {"replicas": None, "usd_per_hour": None})},
@@ -82,6 +84,7 @@ class _Search:
         whole = api.windowed(scenario)
         hour = worst_hour(scenario, whole.run.warmup_s or 0.0)
         self._scenario = whole if hour is None else api.windowed(hour)
+        self.watched = "" if hour is not None else clock_note(resolved.scenario)
         self.from_s = None if hour is None else _from_s(self._scenario)
         self._workload = api.load_workload(self._scenario.workload, scenario.seed)
         self.tried: dict[Mix, Result] = {}
@@ -190,4 +193,6 @@ def as_text(made: dict[str, Any]) -> str:
     )
     if made["worst_hour_from_s"] is not None:
         said += f"\nthe mix follows the clock: for its worst hour, from {text.seconds(made['worst_hour_from_s'])} on"
+    if made["watched"]:
+        said += f"\ncaution: {made['watched']}"
     return f"{said}\n\n{table}\n\n{made['simulations']} simulations; {NOT_ASKED}"
