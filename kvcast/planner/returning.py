@@ -1,8 +1,8 @@
 """What would let a smaller fleet come back after the burst, where the answer is larger than its load asks for.
 
 The one idea: such a fleet is paid for the burst alone, so a change is worth the GPUs that it takes off it. Each is
-asked by one run of a sample whether a fleet that only holds the load is soon back with it; of those that are the cheapest
-is settled as the answer was: on every seed of the burst, and over independent runs without it.
+asked by one run of a sample whether a fleet that only holds the load is soon back with it; of those that are the
+cheapest is settled as the answer was: on every seed of the burst, and over independent runs without it.
 
     >>> returning(fleet, winner, recovery, capacity)["advice"][0]["words"]
 """
@@ -53,8 +53,8 @@ def returning(
     trials: Trials, winner: Scenario, recovery: Recovery, capacity: Capacity, router: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """As kvcast.planner.advise.advice: the change with which the replicas that hold the load come back, or without any
-    such those of one replica less than the answer has. A row of `tried` has `back_s`, of the first seed. router: that was
-    settled with fewer GPUs already (kvcast.planner.fewer)."""
+    such those of one replica less than the answer has. A row of `tried` has `back_s`, of the first seed. router: what
+    was settled with fewer GPUs already (kvcast.planner.fewer)."""
     assert recovery.held is not None
     tried: list[_Asked] = []
     for n in dict.fromkeys((recovery.held, winner.cluster.replicas - 1)):
