@@ -10,6 +10,7 @@ import pytest
 
 from kvcast import api, plan
 from kvcast.config import override, scenario_from_doc
+from kvcast.planner import advise
 from kvcast.planner import returning as asked
 from kvcast.planner.load import Capacity
 from kvcast.planner.trials import AfterShock
@@ -120,3 +121,16 @@ def test_a_router_that_was_settled_with_fewer_gpus_is_advice_too(monkeypatch) ->
     (row,) = asked.returning(Trials({}, set()), winner, recovery, capacity, best)["advice"]
     assert row["words"] == "router: 2 GPUs instead of 3, back after the burst"
     assert row["set"] == ["cluster.router=session-hash", "cluster.replicas=2"]
+
+
+@pytest.mark.parametrize(("first", "n", "found"), [(1, 3, 3), (5, 3, 5), (9, 3, 6), (1, None, None), (1, 6, 6)])
+def test_a_smaller_fleet_of_advice_must_come_back_too(first, n, found) -> None:
+    """Of the six replicas of the answer."""
+    asked_of: list[int] = []
+
+    def back(fleet: Scenario) -> bool:
+        asked_of.append(fleet.cluster.replicas)
+        return fleet.cluster.replicas >= first
+
+    assert advise._back(change("free", "free", 6), n, 6, back) == found
+    assert asked_of == list(range(n or 6, min(found or 6, 5) + 1))

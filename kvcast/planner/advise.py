@@ -8,7 +8,7 @@ load, than without it: both sides are found by the same search.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,12 +39,18 @@ class _Tried:
 
 
 def advice(
-    loads: Loads, found: Capacity, replicas: int, feasible: bool, routers: dict[str, Any] | None = None
+    loads: Loads,
+    found: Capacity,
+    replicas: int,
+    feasible: bool,
+    routers: dict[str, Any] | None = None,
+    back: Callable[[Scenario], bool] | None = None,
 ) -> dict[str, Any]:
     """Each change against the unchanged fleet, by the fewest replicas at the offered load and the highest load held.
 
     routers: what was found of other routers (kvcast.planner.fewer): the one that was settled there is not looked for
-    once more. Of a fleet that is larger than its load asks for: kvcast.planner.returning.
+    once more. back: whether a fleet comes back after the plan's burst, which a smaller one must where the answer does.
+    Of a fleet that is larger than its load asks for: kvcast.planner.returning.
     advice: the best; tried: all that were; not_tried: lever -> why it has none here. A change that saves neither is
     no advice. The best are then tried together, one more at a time while that holds more load."""
     at = stress(loads, found)
@@ -76,6 +82,8 @@ def advice(
     ]
     smaller = feasible and replicas > 1
     fleets = _fleets(loads.trials, [loads.scenario, *(one.change.scenario for one in candidates)]) if smaller else alone
+    if smaller and back is not None:
+        fleets[1:] = [_back(one.change, n, replicas, back) for one, n in zip(candidates, fleets[1:], strict=True)]
     before = side_of(base, found, (step, found.most), fleets[0] if smaller else replicas, loads.scenario)
     answer = side_of(base, found, (step, found.most), replicas, loads.scenario)
     rows = [
@@ -157,6 +165,13 @@ def _fleets(trials: Trials, scenarios: Sequence[Scenario]) -> list[int | None]:
     starts = [one.cluster.replicas for one in scenarios]
     found = together({i: fewest(max(start - 1, 1), max(start, 1)) for i, start in enumerate(starts)}, judge)
     return [found[i].fewest for i in range(len(scenarios))]
+
+
+def _back(change: Change, n: int | None, most: int, back: Callable[[Scenario], bool]) -> int | None:
+    """The fewest replicas from n on, below `most`, that come back after the burst with a change; else `most`."""
+    if n is None or n >= most:
+        return n
+    return next((m for m in range(n, most) if back(fleet_of(change.scenario, m))), most)
 
 
 def side_of(

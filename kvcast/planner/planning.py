@@ -288,7 +288,10 @@ def _reach(
         reach |= (
             returning(fleet.trials, winner, recovery, capacity, reach["routers"] and reach["routers"]["best"])
             if larger and recovery is not None
-            else advice(loads, capacity, fleet.replicas, attains, settled)
+            else advice(
+                *(loads, capacity, fleet.replicas, attains, settled),
+                recovery.back if recovery is not None and recovery.recovers else None,
+            )
         )
     return reach
 

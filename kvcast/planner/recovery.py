@@ -178,6 +178,10 @@ class Recovery:
             self.fragile.add((i, n))
         return back
 
+    def back(self, scenario: Scenario) -> bool:
+        """Whether all of a fleet comes back on the first seed, after a sample's warm-up: what advice is asked."""
+        return recovered_s(self.fleet.trials, all_of(Trial(scenario)), self.seeds[0]) is not None
+
     def capacity(self, loads: Loads, found: Capacity) -> int | None:
         """The highest step of load, up to the one it holds, from which the fleet recovers on every seed; None where it
         does not even at the load it has. Seed by seed, each below what those before it came back from; from there all
