@@ -119,8 +119,8 @@ class Recovery:
         trials, shocked = self.fleet.trials, with_burst(scenario)
         found: list[float | None] = []
         for seeds in (self.seeds[:1], self.seeds[1:]):
-            runs = [(seed, seed == self.seeds[-1]) for seed in seeds]
-            found += [one.back_s for one in trials.after_shocks(shocked, runs)]
+            runs = [(shocked, seed, seed == self.seeds[-1]) for seed in seeds]
+            found += [one.back_s for one in trials.after_shocks(runs)]
             if None in found:
                 break
         return found
