@@ -20,7 +20,7 @@ from sim.kvcache.policies.by_key import Gdsf, Lfu, Tlru
 from sim.kvcache.policies.ghosts import Ghosts
 from sim.kvcache.policies.s3fifo import S3Fifo
 from sim.kvcache.policies.sieve import Sieve
-from sim.kvcache.ranked import RankedCache
+from sim.kvcache.ranked import Node, RankedCache
 from sim.recording import Recording
 from sim.scenario import EngineParams
 from sim.simulate import run
@@ -252,7 +252,31 @@ FAULTS = {
         RankedCache,
         "_join",
         staticmethod(lambda node: _join_all(node)),
+        lambda: test_runs_are_single_blocks("lruk"),
+    ),
+    "a leaf joined whatever its state": (
+        RankedCache,
+        "_deepest",
+        lambda self, node: _join_idle(self, node),
         lambda: test_runs_are_single_blocks("lfu"),
+    ),
+    "hits that are not handed on": (
+        RankedCache,
+        "told",
+        lambda self, node, i: _keep_hits(self, node, i),
+        lambda: test_runs_are_single_blocks("lfu"),
+    ),
+    "a release that is not handed on": (
+        RankedCache,
+        "told",
+        lambda self, node, i: _keep_release(self, node, i),
+        lambda: test_runs_are_single_blocks_under_load("lfu"),
+    ),
+    "a cut that halves what ends there": (
+        Node,
+        "ending",
+        lambda self, at: _cut_shallow(self, at),
+        lambda: test_runs_are_single_blocks_under_load("lfu"),
     ),
     "a parent that is no leaf when its child goes": (
         RankedCache,
@@ -279,9 +303,41 @@ FAULTS = {
 def _join_all(node: object) -> None:
     runs = node.runs  # type: ignore[attr-defined]
     for i in range(len(runs) - 1, 0, -1):
-        if runs[i - 1].refs == runs[i].refs:
+        if runs[i - 1].hi not in node.pins:
             runs[i - 1].hi = runs[i].hi
             del runs[i]
+
+
+def _join_idle(cache: RankedCache, node: Node) -> Run:
+    while len(node.runs) > 1 and node.runs[-2].lo >= node.pinned:
+        node.runs[-2].hi = node.runs.pop().hi
+    return cache.told(node, len(node.runs) - 1)
+
+
+_told, _ending = RankedCache.told, Node.ending
+
+
+def _keep_hits(cache: RankedCache, node: Node, i: int) -> Run:
+    before = node.runs[i - 1].uncounted
+    told = _told(cache, node, i)
+    node.runs[i - 1].uncounted = before if i else 0
+    return told
+
+
+def _keep_release(cache: RankedCache, node: Node, i: int) -> Run:
+    before = node.runs[i - 1].released
+    told = _told(cache, node, i)
+    node.runs[i - 1].released = before
+    return told
+
+
+def _cut_shallow(node: Node, at: int) -> int:
+    """The deep half loses the hits that ended at its end."""
+    i = _ending(node, at)
+    if i + 1 < len(node.runs) and node.runs[i + 1].lo == at:
+        node.runs[i].uncounted += node.runs[i + 1].uncounted
+        node.runs[i + 1].uncounted = 0
+    return i
 
 
 def _trim_no_parent(cache: RankedCache, node: object, run: Run) -> None:

@@ -138,10 +138,7 @@ class Recalling(Policy):
                         hi = edge
         return hi
 
-    def entered(self, request: Asking) -> None:
+    def on_first_release(self, run: Run, request: Asking) -> None:
         """All that a request brings back has been inserted."""
-        self._returning.pop(request.id, None)
-
-    def on_release(self, run: Run, request: Asking) -> None:
         if self._returning:
-            self.entered(request)
+            self._returning.pop(request.id, None)

@@ -57,23 +57,20 @@ class S3Fifo(Recalling):
     def on_insert(self, run: Run, request: Asking) -> None:
         run.state = (MAIN if self.comes_back(run, request) else SMALL, None, 0)
 
-    def on_hit(self, run: Run, request: Asking) -> None:
-        queue, place, uses = run.state
-        if uses < 3:
-            run.state = (queue, place, uses + 1)
+    def after_hits(self, state: tuple[int, int | None, int], n: int) -> tuple[int, int | None, int]:
+        queue, place, uses = state
+        return (queue, place, min(uses + n, 3)) if uses < 3 else state
 
-    def on_release(self, run: Run, request: Asking) -> None:
-        if self._returning:
-            self.entered(request)
-        queue, place, uses = run.state
-        if place is None:
-            if run.released != self.last_release:
-                self.last_release = run.released
-                self.place += 1
-                self.joins_main = self.may_overflow and self.blocks[SMALL] >= self.small
-            queue = MAIN if self.joins_main else queue
-            run.state = (queue, self.place, uses)
-            self.blocks[queue] += run.hi - run.lo
+    def on_first_release(self, run: Run, request: Asking) -> None:
+        super().on_first_release(run, request)
+        queue, _, uses = run.state
+        if run.released != self.last_release:
+            self.last_release = run.released
+            self.place += 1
+            self.joins_main = self.may_overflow and self.blocks[SMALL] >= self.small
+        queue = MAIN if self.joins_main else queue
+        run.state = (queue, self.place, uses)
+        self.blocks[queue] += run.hi - run.lo
 
     def group(self, run: Run) -> int:
         return run.state[0]
