@@ -58,7 +58,9 @@ class Node:
 
     @property
     def is_leaf(self) -> bool:
-        return not self.live_children and self.hi > self.pinned
+        if self.live_children or not self.runs:
+            return False
+        return not self.pins or self.pins[-1] < self.runs[-1].hi
 
     def unpin(self, end: int) -> None:
         pins = self.pins
@@ -171,10 +173,11 @@ class RankedCache(BlockCache):
             pinned = node.pinned
             if pinned < old:
                 self.idle -= old - pinned
-        if cached < hi:
-            self._insert(request, node, cached, hi)
         handles = request.handles
-        if handles and handles[-1][0] is node:
+        begun = bool(handles) and handles[-1][0] is node
+        if cached < hi:
+            self._insert(request, node, cached, hi, begun and cached == lo)
+        if begun:
             node.unpin(lo)
             handles[-1] = (node, hi)
         else:
@@ -183,8 +186,10 @@ class RankedCache(BlockCache):
         if node.ending(hi) == len(node.runs) - 1:
             node.entry = -1
 
-    def _insert(self, request: Holder, node: Node, lo: int, hi: int) -> None:
+    def _insert(self, request: Holder, node: Node, lo: int, hi: int, goes_on: bool) -> None:
+        """New blocks, behind others of the request's own when it `goes_on`."""
         runs, policy = node.runs, self.policy
+        goes_on = goes_on and node.pins.count(lo) == 1 and not (runs[-1].released or runs[-1].uncounted)
         if not runs and node.parent is not None:
             node.parent.live_children += 1
             node.parent.entry = -1
@@ -197,9 +202,13 @@ class RankedCache(BlockCache):
                 )
             run = Run(node.id, lo, end)
             policy.on_insert(run, request)
-            runs.append(run)
-            if self._greets and not self._visits:
-                node.new.append(run)
+            if goes_on and runs[-1].state == run.state:
+                runs[-1].hi = end  # nothing has happened to either yet
+            else:
+                runs.append(run)
+                if self._greets and not self._visits:
+                    node.new.append(run)
+            goes_on = False
             lo = end
         if node.writers:
             self.overlapped.update(w for w in node.writers if w.decoding and w is not request)
@@ -292,8 +301,9 @@ class RankedCache(BlockCache):
 
     def _deepest(self, node: Node) -> Run:
         """The deepest run of a leaf, joined with neighbours of the same history."""
-        runs, pinned = node.runs, node.pinned
+        runs = node.runs
         run = self.told(node, len(runs) - 1)
+        pinned = node.pins[-1] if node.pins else node.lo
         while len(runs) > 1 and runs[-2].lo >= pinned and runs[-2].released == run.released:
             above = self.told(node, len(runs) - 2)
             if above.state != run.state:
@@ -333,7 +343,13 @@ class RankedCache(BlockCache):
             size = run.hi - run.lo
             gone = n if n < size else size
             if self._spans:
-                gone = self._spanned(run, gone)
+                span = policy.span(run)
+                if span < gone:
+                    gone = span
+                if span < 1:
+                    raise InputError(
+                        f"cache.policy {type(policy).__name__}: span returned {span!r}, expected 1 block or more"
+                    )
             if self._watched:
                 gone = steady(policy, run, gone)
             policy.on_evict(run, gone)
@@ -350,13 +366,6 @@ class RankedCache(BlockCache):
                 heapq.heappop(heap)
                 node.entry = -1
                 self._trim(node, run)
-
-    def _spanned(self, run: Run, most: int) -> int:
-        policy = self.policy
-        span = policy.span(run)
-        if span < 1:
-            raise InputError(f"cache.policy {type(policy).__name__}: span returned {span!r}, expected 1 block or more")
-        return min(most, span)
 
     def _spare(self, node: Node, run: Run) -> None:
         policy = self.policy

@@ -17,10 +17,11 @@ cache asks among the *leaves*: idle blocks with nothing cached below them, which
             return run.state, run.released
 
 Rules that keep a run exact. `on_insert` may come late for generated blocks: it sets the state from the request and
-nothing that changes meanwhile; counting starts when they are let go of. `key` and `group` depend on the run alone while it is a
-leaf; only `victim` compares with the rest of the world. Where a run ends (`run.hi`) changes as its blocks go: a user's
-own policy that asks for it is asked again for every block (`own.steady`), one of ours sees to it with `span` or a key
-that does not grow. Where it begins is the cache's affair. The time is `now_s`, the last admission or release here."""
+nothing that changes meanwhile; counting starts when they are let go of. `key` and `group` depend on the run alone while
+it is a leaf; only `victim` compares with the rest of the world. Where a run ends (`run.hi`) changes as its blocks go: a
+user's own policy that asks for it is asked again for every block (`own.steady`), one of ours sees to it with `span` or
+a key that does not grow. Where it begins is the cache's affair. The time is `now_s`, the last admission or release
+here."""
 
 from __future__ import annotations
 

@@ -96,6 +96,17 @@ class Ghosts:
         self._pieces -= 1
 
 
+def _joined(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """In order, those that touch as one: what comes back is cut where it differs, not where it was evicted."""
+    joined: list[tuple[int, int]] = []
+    for lo, hi in sorted(intervals):
+        if joined and joined[-1][1] == lo:
+            joined[-1] = (joined[-1][0], hi)
+        else:
+            joined.append((lo, hi))
+    return joined
+
+
 class Recalling(Policy):
     """A policy that knows which blocks a request brings back."""
 
@@ -116,7 +127,8 @@ class Recalling(Policy):
                 found = ghosts.take(node_id, lo, hi)
                 if found:
                     blocks += sum(b - a for a, b in found)
-                    self._returning.setdefault(request.id, {}).setdefault(node_id, []).extend(found)
+                    returning = self._returning.setdefault(request.id, {})
+                    returning[node_id] = _joined(returning.get(node_id, []) + found)
                 lo = hi
         return blocks
 

@@ -76,7 +76,7 @@ class S3Fifo(Recalling):
         return run.state[0]
 
     def key(self, run: Run) -> Key:
-        return (run.state[1], -run.hi)
+        return (run.state[1],)  # what shares a place lies on one path, where one leaf is the deepest
 
     def victim(self, heads: Mapping[Any, Key]) -> int:
         over = self.blocks[SMALL] - self.small + 1
