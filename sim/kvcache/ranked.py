@@ -16,8 +16,8 @@ A block that two requests computed at the same time is private memory of the you
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, insort
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from operator import attrgetter
 from typing import Any
@@ -63,8 +63,7 @@ class Node:
         return not self.pins or self.pins[-1] < self.runs[-1].hi
 
     def unpin(self, end: int) -> None:
-        pins = self.pins
-        del pins[-1 if pins[-1] == end else bisect_left(pins, end)]
+        del self.pins[bisect_left(self.pins, end)]
 
     def ending(self, at: int) -> int:
         """Index of the run that ends at `at`, which lies above the node's start; cuts one in two for it."""
@@ -94,6 +93,7 @@ class RankedCache(BlockCache):
         kind = type(policy)
         self._offers = type(self)._offer is RankedCache._offer  # by the policy's key
         self._watched = isinstance(policy, Watched)  # the hooks of others that say nothing are not asked:
+        self._groups = kind.group is not Policy.group
         self._ranks_groups = kind.victim is not Policy.victim
         self._spares = kind.second_chance is not Policy.second_chance
         self._spans = kind.span is not Policy.span
@@ -166,30 +166,36 @@ class RankedCache(BlockCache):
 
     # -- enter ------------------------------------------------------------------------------------------------------
     def _place(self, request: Holder, node: Node, lo: int, hi: int) -> None:
+        pins, handles = node.pins, request.handles
         cached = node.runs[-1].hi if node.runs else lo
+        begun = bool(handles) and handles[-1][0] is node
+        goes_on = begun and cached == lo  # behind its own: no pin is deeper
         if cached > lo:  # somebody else has entered them
             old = cached if cached < hi else hi
             request.private += old - lo
             pinned = node.pinned
             if pinned < old:
                 self.idle -= old - pinned
-        handles = request.handles
-        begun = bool(handles) and handles[-1][0] is node
         if cached < hi:
-            self._insert(request, node, cached, hi, begun and cached == lo)
+            self._insert(request, node, cached, hi, goes_on and (len(pins) == 1 or pins[-2] < lo))
+            node.entry = -1
+        if goes_on:
+            pins[-1] = hi
+            handles[-1] = (node, hi)
+            return
         if begun:
             node.unpin(lo)
             handles[-1] = (node, hi)
         else:
             handles.append((node, hi))
-        insort(node.pins, hi)
+        insort(pins, hi)
         if node.ending(hi) == len(node.runs) - 1:
             node.entry = -1
 
     def _insert(self, request: Holder, node: Node, lo: int, hi: int, goes_on: bool) -> None:
-        """New blocks, behind others of the request's own when it `goes_on`."""
+        """New blocks; goes_on: behind a run that nobody else pins to its end."""
         runs, policy = node.runs, self.policy
-        goes_on = goes_on and node.pins.count(lo) == 1 and not (runs[-1].released or runs[-1].uncounted)
+        goes_on = goes_on and not (runs[-1].released or runs[-1].uncounted)
         if not runs and node.parent is not None:
             node.parent.live_children += 1
             node.parent.entry = -1
@@ -210,8 +216,9 @@ class RankedCache(BlockCache):
                     node.new.append(run)
             goes_on = False
             lo = end
-        if node.writers:
-            self.overlapped.update(w for w in node.writers if w.decoding and w is not request)
+        for writer in node.writers:
+            if writer is not request and writer.decoding:
+                self.overlapped.add(writer)
 
     def begin_decode(self, request: Holder) -> None:
         """Its answer may be cached already (a later prompt that holds it came first): then each block pins the copy in
@@ -238,8 +245,12 @@ class RankedCache(BlockCache):
         number = next(self._releases)
         self.policy.now_s = self.now_s
         for node, hi in reversed(request.handles):
-            node.unpin(hi)
-            pinned = node.pins[-1] if node.pins else node.lo
+            pins = node.pins
+            if pins[-1] == hi:
+                pins.pop()
+            else:
+                node.unpin(hi)
+            pinned = pins[-1] if pins else node.lo
             if pinned < hi:
                 self.idle += hi - pinned
                 self._let_go(node, pinned, hi, number, request)
@@ -315,34 +326,39 @@ class RankedCache(BlockCache):
 
     def _offer(self, node: Node) -> None:
         """Push a node that has become a leaf, with its group and key of now."""
-        if not node.is_leaf:
+        runs = node.runs
+        if node.live_children or not runs or (node.pins and node.pins[-1] == runs[-1].hi):
             return
-        run = self._deepest(node)
-        node.entry = next(self._entries)
-        heap = self._heaps.setdefault(self.policy.group(run), [])
+        run = runs[0] if len(runs) == 1 and not runs[0].uncounted else self._deepest(node)
+        policy = self.policy
+        group = policy.group(run) if self._groups else 0
+        heap = self._heaps.get(group)
+        if heap is None:
+            heap = self._heaps[group] = []
+        node.entry = entry = next(self._entries)
         try:
-            heapq.heappush(heap, (self.policy.key(run), node.entry, node))
+            heappush(heap, (policy.key(run), entry, node))
         except (TypeError, ValueError) as error:
             raise unordered(self.policy, error) from None
         if len(heap) > 2 * len(self.nodes) + 1024:  # mostly entries that no longer count
-            heap[:] = [entry for entry in heap if entry[2].entry == entry[1]]
-            heapq.heapify(heap)
+            heap[:] = [item for item in heap if item[2].entry == item[1]]
+            heapify(heap)
 
     def _evict(self, n: int) -> None:
-        policy = self.policy
+        policy, spares, spans, lower = self.policy, self._spares, self._spans, self.lower
         while n:
             try:
                 heap, node = self._chosen()
             except (TypeError, ValueError) as error:
                 raise unordered(policy, error) from None
             run = node.runs[-1]
-            if self._spares and policy.second_chance(run):
-                heapq.heappop(heap)
+            if spares and policy.second_chance(run):
+                heappop(heap)
                 self._spare(node, run)
                 continue
             size = run.hi - run.lo
             gone = n if n < size else size
-            if self._spans:
+            if spans:
                 span = policy.span(run)
                 if span < gone:
                     gone = span
@@ -353,25 +369,25 @@ class RankedCache(BlockCache):
             if self._watched:
                 gone = steady(policy, run, gone)
             policy.on_evict(run, gone)
-            if self.lower is not None:
-                self.lower.evicted(node.id, run.hi - gone, run.hi)
+            if lower is not None:
+                lower.evicted(node.id, run.hi - gone, run.hi)
             n -= gone
             run.hi -= gone
             if gone < size and self._offers and not self._watched:  # its group stays what it was
                 key = policy.key(run)
                 if key != heap[0][0]:
                     node.entry = next(self._entries)
-                    heapq.heapreplace(heap, (key, node.entry, node))
+                    heapreplace(heap, (key, node.entry, node))
             else:
-                heapq.heappop(heap)
+                heappop(heap)
                 node.entry = -1
                 self._trim(node, run)
 
     def _spare(self, node: Node, run: Run) -> None:
         policy = self.policy
-        before = run.state, policy.key(run)
+        before = (run.state, policy.key(run)) if self._watched else None
         policy.spare(self._chain(node))
-        if (run.state, policy.key(run)) == before and policy.second_chance(run):
+        if before and (run.state, policy.key(run)) == before and policy.second_chance(run):
             raise InputError(
                 f"cache.policy {type(policy).__name__}: spare changed nothing, expected another state or key after a"
                 " second chance"
@@ -382,21 +398,28 @@ class RankedCache(BlockCache):
 
     def _chosen(self) -> tuple[list[tuple[Any, int, Node]], Node]:
         """The leaf that the policy chooses, and the heap that it is the head of."""
-        heads = {}
+        if len(self._heaps) == 1 and not self._ranks_groups and not self._watched:
+            (heap,) = self._heaps.values()
+            while heap[0][2].entry != heap[0][1]:
+                heappop(heap)
+            return heap, heap[0][2]
+        heads, empty = {}, False
         for group, heap in self._heaps.items():
             while heap:
                 key, entry, node = heap[0]
                 if node.entry == entry:
                     heads[group] = key
                     break
-                heapq.heappop(heap)
-        if len(heads) < len(self._heaps):
+                heappop(heap)
+            else:
+                empty = True
+        if empty:
             self._heaps = {group: self._heaps[group] for group in heads}
         heap = self._heaps[self.policy.victim(heads) if len(heads) != 1 or self._ranks_groups else next(iter(heads))]
         if self._watched:
-            first = heapq.heappop(heap)
+            first = heappop(heap)
             untied(self.policy, heap, first[0])
-            heapq.heappush(heap, first)
+            heappush(heap, first)
         return heap, heap[0][2]
 
     def _chain(self, leaf: Node) -> list[Run]:

@@ -44,9 +44,11 @@ class Ghosts:
 
     def add(self, node_id: int, lo: int, hi: int) -> None:
         self.blocks += hi - lo
-        if self._queue and self._queue[-1][0] == node_id and self._queue[-1][1] and self._queue[-1][1][-1][0] == hi:
-            self._queue[-1][1][-1][0] = lo  # the blocks just above the last ones
-            return
+        if self._queue:
+            last, intervals = self._queue[-1]
+            if last == node_id and len(intervals) == 1 and intervals[0][0] == hi:
+                intervals[0][0] = lo  # the blocks just above the last ones
+                return
         self._append((node_id, [[lo, hi]]))
         if len(self._queue) > 2 * self._pieces + 1024:
             self._queue = deque(piece for piece in self._queue if piece[1])
@@ -56,18 +58,27 @@ class Ghosts:
         pieces = self._by_node.get(node_id)
         if pieces is None:
             return []
-        taken = []
-        for piece in pieces[:]:
-            intervals = piece[1]
+        taken, emptied = [], False
+        for _, intervals in pieces:
             for interval in intervals[:]:
-                a, b = max(interval[0], lo), min(interval[1], hi)
-                if a < b:
-                    taken.append((a, b))
-                    intervals.remove(interval)
-                    intervals.extend(part for part in ([interval[0], a], [b, interval[1]]) if part[0] < part[1])
+                first, end = interval
+                if first >= hi or end <= lo:
+                    continue
+                a, b = first if first > lo else lo, end if end < hi else hi
+                taken.append((a, b))
+                self.blocks -= b - a
+                intervals.remove(interval)
+                if first < a:
+                    intervals.append([first, a])
+                if b < end:
+                    intervals.append([b, end])
             if not intervals:
-                self._forget(piece)
-        self.blocks -= sum(b - a for a, b in taken)
+                emptied = True
+                self._pieces -= 1
+        if emptied:
+            pieces[:] = [piece for piece in pieces if piece[1]]
+            if not pieces:
+                del self._by_node[node_id]
         return taken
 
     def trim(self, capacity: int) -> None:
