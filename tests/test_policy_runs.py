@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -205,6 +207,57 @@ def test_nothing_grows_with_the_number_of_requests() -> None:
             held = [hi - lo for pieces in ghosts._by_node.values() for _, intervals in pieces for lo, hi in intervals]
             assert sum(held) == ghosts.blocks <= 450
             assert len(ghosts._queue) < 3000
+
+
+def test_names_are_forgotten_by_age() -> None:
+    """Blocks 5 to 9 of an eviction came back; 8 and 9 are evicted again, and are younger than all that was left."""
+    ghosts = Ghosts()
+    ghosts.add(1, 0, 20)
+    assert ghosts.take(1, 5, 10) == [(5, 10)]
+    ghosts.add(1, 8, 10)
+    left = []
+    while ghosts.blocks:
+        ghosts.trim(ghosts.blocks - 1)
+        left.append(ghosts.blocks)
+    assert left == list(range(16, -1, -1))
+    ghosts = Ghosts()
+    ghosts.add(1, 0, 20)
+    ghosts.take(1, 5, 10)
+    ghosts.add(1, 8, 10)
+    ghosts.trim(2)
+    assert ghosts.take(1, 0, 20) == [(8, 10)]
+    assert not ghosts.blocks
+    assert not ghosts._by_node
+
+
+def test_a_turn_visits_no_turn_before_it() -> None:
+    """What a turn of a session does to its runs does not grow with the turns before, each of another history."""
+
+    class Counting(list):
+        """Runs of a node; how often one was looked at."""
+
+        looked = 0
+
+        def __getitem__(self, at: Any) -> Any:
+            Counting.looked += len(range(*at.indices(len(self)))) if isinstance(at, slice) else 1
+            return super().__getitem__(at)
+
+        def __iter__(self) -> Iterator:
+            Counting.looked += len(self)
+            return super().__iter__()
+
+    for policy in ("fifo", "filo", "lfu", "slru", "s3fifo", "sieve", "quota", "lru", "mru"):
+        cache = small_worlds.objects(make(policy, World(small_worlds.ONE, 4000, 1)), 4000)
+        looked = []
+        for turn in range(1, 1201):
+            Counting.looked = 0
+            serve(cache, Visit(0, [(7, 3 * turn)]), 3 * turn, 3 * turn - 1)
+            node = cache.nodes[7]
+            node.runs = Counting(node.runs) if turn == 1 else node.runs
+            looked.append(Counting.looked)
+        assert max(looked[-100:]) <= max(looked[100:200]) + 20, policy  # a search halves what it searches
+        assert node.hi == 3600
+        cache.check()
 
 
 def golden(policy: str) -> None:

@@ -83,27 +83,33 @@ class Ghosts:
 
     def trim(self, capacity: int) -> None:
         """Forget the oldest beyond `capacity` blocks."""
-        while self.blocks > capacity:
-            piece = self._queue[0]
-            intervals = piece[1]
-            if not intervals:
-                self._queue.popleft()
-                continue
-            last = max(intervals)
-            gone = min(self.blocks - capacity, last[1] - last[0])
-            last[1] -= gone
-            self.blocks -= gone
-            if last[0] == last[1]:
+        over = self.blocks - capacity
+        if over <= 0:
+            return
+        self.blocks = capacity
+        queue = self._queue
+        while over:
+            node_id, intervals = queue[0]
+            if intervals:
+                last = intervals[0] if len(intervals) == 1 else max(intervals)
+                blocks = last[1] - last[0]
+                if over < blocks:
+                    last[1] -= over
+                    return
+                over -= blocks
                 intervals.remove(last)
+                if not intervals:
+                    self._forget_oldest(node_id)
             if not intervals:
-                self._forget(piece)
+                queue.popleft()
 
-    def _forget(self, piece: Piece) -> None:
-        """A piece is empty."""
-        pieces = self._by_node[piece[0]]
-        del pieces[next(i for i, other in enumerate(pieces) if other is piece)]
-        if not pieces:
-            del self._by_node[piece[0]]
+    def _forget_oldest(self, node_id: int) -> None:
+        """The oldest piece of a node is empty."""
+        pieces = self._by_node[node_id]
+        if len(pieces) == 1:
+            del self._by_node[node_id]
+        else:
+            del pieces[0]
         self._pieces -= 1
 
 

@@ -111,6 +111,7 @@ class S3Fifo(Recalling):
         self.blocks[queue] -= n
         self.small_until_evicted = self.may_overflow = False
         if queue == SMALL:
-            self.ghosts.add(run.node_id, run.hi - n, run.hi)
-            if self.ghosts.blocks > self.ghost_blocks:
-                self.ghosts.trim(self.ghost_blocks)
+            ghosts = self.ghosts
+            ghosts.add(run.node_id, run.hi - n, run.hi)
+            if ghosts.blocks > self.ghost_blocks:
+                ghosts.trim(self.ghost_blocks)
