@@ -89,7 +89,7 @@ class RankedCache(BlockCache):
         self, total_blocks: int, block_size: int, n_shared: int, fleet_seen: dict[int, int], policy: Policy
     ) -> None:
         super().__init__(total_blocks, block_size, n_shared, fleet_seen)
-        self.policy = policy
+        self.policy: Any = policy  # compiled code would refuse a user's key that is no tuple, which compares as well
         kind = type(policy)
         self._offers = type(self)._offer is RankedCache._offer  # by the policy's key
         self._watched = isinstance(policy, Watched)  # the hooks of others that say nothing are not asked:
@@ -244,7 +244,8 @@ class RankedCache(BlockCache):
         self.finish_writing(request)
         number = next(self._releases)
         self.policy.now_s = self.now_s
-        for node, hi in reversed(request.handles):
+        handles: list[tuple[Node, int]] = request.handles
+        for node, hi in reversed(handles):
             pins = node.pins
             if pins[-1] == hi:
                 pins.pop()
@@ -256,7 +257,7 @@ class RankedCache(BlockCache):
                 self._let_go(node, pinned, hi, number, request)
             if self._visits:
                 self._join(node)
-        for node, _ in request.handles:
+        for node, _ in handles:
             if not node.live_children:
                 self._offer(node)
         private = getattr(request, "private", 0)
