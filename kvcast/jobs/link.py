@@ -16,12 +16,13 @@ import json
 import shlex
 import tomllib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from kvcast.config import apply_overrides, literal, scenario_from_doc, shallow
 from kvcast.jobs import allowed
+from kvcast.scenario.mixed import ALONE
 from kvcast.scenario.toml import dumps, literal_of
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -225,31 +226,32 @@ def harmless(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Mapp
     from sim.fleet.router import ROUTERS
 
     no_files = "a page reads no files of the server"
-    named = _text(doc, "hardware", "profile"), _text(doc, "hardware", "gpu"), _text(doc, "model", "name")
-    kind, _, rest = named[0].partition(":")
-    of_a_gpu = kind in ("atlas", "roofline") and gpu_name(rest.partition(":")[0]) in known_gpus()
+    gpu, model = _text(doc, "hardware", "gpu"), _text(doc, "model", "name")
+    routers = f"one of {', '.join(ROUTERS)}: a page runs no code of yours"
+
+    def profiles(section: str, key: str) -> tuple[str, str, Container[str], str]:
+        named = _text(doc, section, key)
+        kind, _, rest = named.partition(":")
+        of_a_gpu = kind in ("atlas", "roofline") and gpu_name(rest.partition(":")[0]) in known_gpus()
+        known = [*bundled_profiles(), *([named] if of_a_gpu else [])]
+        return section, key, known, "a bundled profile, atlas:GPU or roofline:GPU"
+
+    if doc.get("pool"):
+        raise InputError(f"{name}: [[pool]]: {ALONE}")
     for section, key, known, expected in (
         ("workload", "trace", list(allowed.traces()), _traces(no_files)),
         ("workload", "tokenizer", (), f"none: {no_files}"),
+        ("workload.demand", "file", (), f"a shape, or factors: {no_files}"),
         ("model", "config", (), f"the name of a bundled model: {no_files}; upload the config.json itself"),
         (
             "model",
             "name",
-            [named[2]] if is_published(named[2]) else (),
+            [model] if is_published(model) else (),
             f"one of {', '.join(bundled_models())}, or hf:ORG/NAME of a published checkpoint of one",
         ),
-        (
-            "hardware",
-            "profile",
-            [*bundled_profiles(), *([named[0]] if of_a_gpu else [])],
-            "a bundled profile, atlas:GPU or roofline:GPU",
-        ),
-        (
-            "hardware",
-            "gpu",
-            [named[1]] if gpu_name(named[1]) in known_gpus() else (),
-            f"one of {', '.join(known_gpus())}",
-        ),
+        profiles("hardware", "profile"),
+        profiles("disaggregation", "prefill_profile"),
+        ("hardware", "gpu", [gpu] if gpu_name(gpu) in known_gpus() else (), f"one of {', '.join(known_gpus())}"),
         (
             "cache",
             "policy",
@@ -259,10 +261,11 @@ def harmless(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Mapp
                 " module:Class)"
             ),
         ),
-        ("cluster", "router", ROUTERS, f"one of {', '.join(ROUTERS)}: a page runs no code of yours"),
+        ("cluster", "router", list(ROUTERS), routers),
+        ("disaggregation", "prefill_router", list(ROUTERS), routers),
     ):
-        table = doc.get(section)
-        if isinstance(table, dict) and key in table and table[key] not in known:
+        table = _table(doc, section)
+        if key in table and table[key] not in known:
             raise InputError(f"{name}: [{section}] {key} = {str(table[key])[:80]!r}, expected {expected}")
     return doc
 
@@ -273,8 +276,15 @@ def _traces(no_files: str) -> str:
 
 
 def _text(doc: Mapping[str, Any], section: str, key: str) -> str:
-    table = doc.get(section)
-    return str(table.get(key, "")) if isinstance(table, dict) else ""
+    return str(_table(doc, section).get(key, ""))
+
+
+def _table(doc: Mapping[str, Any], section: str) -> Mapping[str, Any]:
+    """A table of the file, by its dotted name; empty where there is none."""
+    for part in section.split("."):
+        found = doc.get(part)
+        doc = found if isinstance(found, dict) else {}
+    return doc
 
 
 def _scenario(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Scenario:
