@@ -115,6 +115,7 @@ def test_a_mix_of_ones_own_goes_compressed_or_is_said_not_to_fit(base):
         ({"model.config": "/etc/passwd"}, "a page reads no files"),
         ({"hardware.profile": "/tmp/p.json"}, "expected a bundled profile, atlas:GPU or roofline:GPU"),
         ({"hardware.profile": "../p"}, "expected a bundled profile"),
+        ({"workload.demand.file": "/etc/passwd"}, r"\[workload.demand\] file = '/etc/passwd'.*a page reads no files"),
         ({"hardware.profile": "atlas:../../p"}, "expected a bundled profile"),
         ({"hardware.profile": "atlas:h300"}, "expected a bundled profile"),
         ({"hardware.gpu": "/tmp/h200"}, "expected one of a10, a100, "),

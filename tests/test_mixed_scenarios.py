@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvcast import api
+from kvcast import api, figures
 from kvcast.cli import main as kvcast
 from kvcast.config import apply_overrides, load_scenario, scenario_from_doc
 from kvcast.planner.mixed import plan_pools
-from kvcast.present import summary_text
+from kvcast.present import summary_text, verdict
 from kvcast.scenario.toml import dumps
 from kvcast.studies import compare
 from sim.scenario import Scenario
@@ -273,3 +273,13 @@ def test_the_example_runs() -> None:
     s = api.simulate(given).summary
     assert s["completed"] == s["arrived"]
     assert len(s["pools"]) == 2
+
+
+def test_figures_and_words_are_of_all_pools() -> None:
+    result = api.run(api.prepare(scenario()))
+    document = api.as_document(result)
+    drawn = figures.kv_occupancy(document, result.report.timeline)
+    blocks = sum(row["kv_blocks"] * row["replicas"] for row in document["pools"])
+    assert f"{blocks:,} blocks" in drawn.layout.title.text
+    np.testing.assert_allclose(sum(np.asarray(part.y) for part in drawn.data), 100.0)
+    assert verdict.fleet_of(document) == "1 × fast + 2 × old (H200-SXM + A100-SXM4-80GB)"

@@ -44,7 +44,8 @@ LEAST_NAMED = 0.005
 
 def kv_occupancy(document: Document, timeline: Columns) -> go.Figure:
     """KV blocks of all replicas over time, stacked to 100 %: in use, cached idle (evictable), free."""
-    total = document["kv_blocks"] * document["replicas"]
+    kinds = document.get("pools") or [document]
+    total = sum(kind["kv_blocks"] * kind["replicas"] for kind in kinds)
     parts = (
         ("blocks_in_use", "in use", BLUE),
         ("blocks_cached_idle", "cached, idle", SKY),

@@ -235,7 +235,10 @@ def _typeset(sentence: str) -> str:
 
 
 def fleet_of(document: Document) -> str:
-    """ "2 × H200-SXM" or "2 replicas of 4 × H100-SXM-80GB", of a run's document."""
+    """ "2 × H200-SXM" or "2 replicas of 4 × H100-SXM-80GB", of a run's document; of pools "1 × new + 2 × old (H200 +
+    A100)"."""
+    if pools := document.get("pools"):
+        return f"{' + '.join(map(_of_pool, pools))} ({document['profile_provenance']['device']['name']})"
     replicas, gpus, gpu = (
         document["replicas"],
         document["gpus_per_replica"],
@@ -246,6 +249,11 @@ def fleet_of(document: Document) -> str:
     most = "" if held is None else "up to "
     told = f"{replicas} × {gpu}" if gpus == 1 else f"{replicas} replica{'s' if replicas > 1 else ''} of {gpus} × {gpu}"
     return f"{most}{told}" + ("" if held is None else f", {held['held']:.3g} held")
+
+
+def _of_pool(pool: Document) -> str:
+    each = "" if pool["gpus_per_replica"] == 1 else f" of {pool['gpus_per_replica']} GPUs"
+    return f"{pool['replicas']} × {pool['pool']}{each}"
 
 
 def model_of(scenario: Scenario) -> str:
