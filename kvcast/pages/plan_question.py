@@ -57,6 +57,19 @@ def plan_also(page: Page, seeds: int = DEFAULT_SEEDS, **more: Sequence[Any]) -> 
         st.toast(plain(str(error)))
 
 
+def ask_seeds() -> int:
+    """Draw how many runs settle the answer."""
+    chosen = st.segmented_control(
+        "Seeds",
+        SEEDS,
+        default=DEFAULT_SEEDS,
+        key="plan.seeds",
+        persist_state="session",
+        help="independent runs that settle the answer, and once more as many where those leave it open; 1: a sketch",
+    )
+    return int(chosen or DEFAULT_SEEDS)
+
+
 def ask_axes(scenario: Scenario) -> Axes:
     """Draw the choices. What the scenario has is always among them, so an empty choice leaves it as it is."""
     from sim.fleet.router import ROUTERS

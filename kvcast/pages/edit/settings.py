@@ -17,7 +17,7 @@ import streamlit as st
 
 from kvcast.jobs import allowed
 from kvcast.jobs import demo as demo_module
-from kvcast.pages.edit import choices
+from kvcast.pages.edit import choices, pools
 from sim.scenario import Scenario, SloClass, SloConfig
 from workloads.config import WorkloadConfig
 
@@ -50,6 +50,7 @@ def adopt(scenario: Scenario, trace: str = "") -> None:
     state["workload.trace"], state["workload.named"] = trace, allowed.trace_name(trace) or UPLOAD
     state["rate_scale"] = float(scenario.workload.rate_scale)
     choices.adopt(scenario)
+    pools.adopt(scenario)
     state["replicas"], state["router"] = scenario.cluster.replicas, scenario.cluster.router
     state["policy"] = scenario.cache.policy if scenario.cache.enabled else CACHE_OFF
     for name in ENGINE:
