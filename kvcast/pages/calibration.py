@@ -26,7 +26,7 @@ from kvcast.present.terms import TERMS
 from kvcast.present.verdict import model_of
 from kvcast.present.verdict_text import EXTRAPOLATED_LIMIT
 from kvcast.store.runs import Run
-from kvcast.trust import accuracy, step_fit
+from kvcast.trust import accuracy, pooled, step_fit
 
 if TYPE_CHECKING:
     from calibrate.profile import DeviceProfile
@@ -93,7 +93,7 @@ def of_pool(run: Run, pool: int) -> Run:
     kind, row = api.resolve(run.scenario).kinds[pool], run.summary["pools"][pool]
     own = {
         **{key: row[key] for key in ("kv_blocks", "kv_usage_peak")},
-        "kv_arithmetic": list(kind.kv_lines),
+        "kv_arithmetic": pooled.lines_of_pool(run.summary, pool),
         "profile_provenance": kind.profile.describe(),
         "measured_servers": speaks_for(kind).as_document(),
     }
