@@ -74,6 +74,7 @@ def test_what_is_shown_is_of_all_pools(page):
     page.at.file_uploader(key="scenario.upload").set_value(("s.toml", dumps(given).encode(), "application/toml"))
     page.settle(page.at.run())
     assert page.at.session_state[pools.POOLS] == given.pool
+    assert page.at.number_input(key="slo.chat.ttft").value is None, "the example's limits are not this scenario's"
     page.press("Run")
     job = page.at.session_state.job
     assert tomllib.loads(job.scenario_toml)["pool"] == tomllib.loads(dumps(given))["pool"]

@@ -28,6 +28,10 @@ SHOWN = ("gpu", "profile", "tensor_parallel")
 """Keys of a pool's hardware that have a field."""
 TOLD = 4
 ADD = "Add another GPU"
+POOLS_ARE = (
+    "Replicas of different GPUs. A pool has the settings of the rest of the page, with its own GPU, width, number and"
+    " price; KV memory follows from its GPU."
+)
 
 
 def adopt(scenario: Scenario) -> None:
@@ -52,7 +56,7 @@ def cluster_replicas(base: Scenario) -> int:
 def draw(scenario: Scenario) -> None:
     """The fields of every pool, and below each what its step times rest on or what is wrong with it. scenario: the
     settings so far, with these pools."""
-    st.markdown("**Pools** :gray[of different GPUs, one router]", help="docs/mixed-fleets.md")
+    st.markdown("**Pools** :gray[behind one router]", help=POOLS_ARE)
     for i in range(len(scenario.pool)):
         _pool(scenario, i)
     st.button(ADD, key="pools.add", width="stretch", on_click=_added, help="one more pool behind the same router")
@@ -91,11 +95,12 @@ def _pool(scenario: Scenario, i: int) -> None:
         help=hint(HardwareConfig, "gpu"),
         placeholder=alone.hardware.profile,
     )
-    width, replicas, price, remove = box.columns([5, 5, 5, 3], gap="xsmall", vertical_alignment="bottom")
+    width, replicas = box.columns(2, gap="xsmall", vertical_alignment="bottom")
+    price, remove = box.columns(2, gap="xsmall", vertical_alignment="bottom")
     wide, limit = alone.hardware.tensor_parallel, about(HardwareConfig, "tensor_parallel")["limit"]
     widths = sorted({wide, *(one for one in WIDTHS if one in limit)})
     width.selectbox(
-        "TP",
+        choices.label_of("tensor_parallel"),
         widths,
         widths.index(wide),
         key=f"{key}.tensor_parallel",
@@ -112,7 +117,7 @@ def _pool(scenario: Scenario, i: int) -> None:
         help=_hint("replicas"),
     )
     price.number_input(
-        "$/hour",
+        "$ an hour",
         0.0,
         None,
         alone.cost.gpu_hour_usd,
@@ -123,7 +128,7 @@ def _pool(scenario: Scenario, i: int) -> None:
         on_change=lambda: _priced(version, i, own, st.session_state[f"{key}.price"]),
         help="of one GPU; pools of one GPU share its price, unless the scenario gave a pool one of its own",
     )
-    remove.button("✕", key=f"{key}.remove", on_click=_removed, args=(scenario, i), width="stretch", help="remove")
+    remove.button("Remove", key=f"{key}.remove", on_click=_removed, args=(scenario, i), width="stretch")
     if not pool.name or pool.name in [other.name for other in scenario.pool[:i]]:
         box.caption(":red[expected a name of its own for each pool]")
     if more := beside(pool):

@@ -55,6 +55,8 @@ def adopt(scenario: Scenario, trace: str = "") -> None:
     state["policy"] = scenario.cache.policy if scenario.cache.enabled else CACHE_OFF
     for name in ENGINE:
         state[name] = getattr(scenario.engine, name)
+    for key in [key for key in state if str(key).startswith("slo.")]:  # of classes that the scenario has no limits for
+        state[key] = None
     for name, limit in limits_of(scenario.slo):
         state[f"slo.{name}.ttft"], state[f"slo.{name}.tpot"] = to_ms(limit.ttft_s), to_ms(limit.tpot_s)
     state["target"] = None if scenario.slo.attainment is None else round(100 * scenario.slo.attainment, 6)
