@@ -21,6 +21,7 @@ from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
 from kvcast.pages.workload_arrivals import arrivals_of
 from kvcast.pages.workload_classes import WORDS, one_class
+from kvcast.pages.workload_demand import demand_of
 from sim.scenario import Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
@@ -38,6 +39,7 @@ def show(page: Page) -> None:
     for words in preview.too_long(config, page.asked.scenario):
         st.warning(plain(words), icon=":material/warning:")
     one_class(config)
+    demand_of(config, resolved)
     arrivals_of(config, resolved)
 
 

@@ -21,7 +21,16 @@ from kvcast.jobs.link import WIDTHS
 from kvcast.jobs.runner import Runner
 from kvcast.pages.edit.widgets import hint, number, select
 from kvcast.scenario.gpu_prices import gpu_of
-from sim.scenario import DTYPES, KV_DTYPES, CostConfig, HardwareConfig, ModelConfig, RunConfig, Scenario
+from sim.scenario import (
+    DTYPES,
+    KV_DTYPES,
+    AutoscaleConfig,
+    CostConfig,
+    HardwareConfig,
+    ModelConfig,
+    RunConfig,
+    Scenario,
+)
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
@@ -272,7 +281,14 @@ def _said(wrong: InputError) -> str:
 def _alone(scenario: Scenario) -> Scenario:
     """One replica with a workload of no account: what is asked has nothing to do with it."""
     one = replace(scenario.cluster, replicas=1)
-    return replace(scenario, workload=WorkloadConfig(preset="chat"), run=RunConfig(0.0, 1.0), cluster=one, shock=())
+    return replace(
+        scenario,
+        workload=WorkloadConfig(preset="chat"),
+        run=RunConfig(0.0, 1.0),
+        cluster=one,
+        shock=(),
+        autoscale=AutoscaleConfig(),
+    )
 
 
 @st.cache_data(max_entries=256)

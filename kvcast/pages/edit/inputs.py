@@ -15,7 +15,7 @@ import streamlit as st
 from kvcast.config import scenario_from_doc
 from kvcast.jobs import allowed, link
 from kvcast.jobs.runner import UPLOAD_LIMIT_BYTES, UPLOAD_TYPES, Job, Runner
-from kvcast.pages.edit import choices, pools
+from kvcast.pages.edit import choices, pools, scaling
 from kvcast.pages.edit.plain import plain
 from kvcast.pages.edit.settings import (
     CACHE_OFF,
@@ -69,7 +69,18 @@ def ask(runner: Runner) -> Asked:
 def _keys() -> list[str]:
     """The session's keys that the sidebar's widgets hold."""
     limits = [str(key) for key in st.session_state if str(key).startswith("slo.")]
-    return ["workload", "rate_scale", "replicas", "policy", "router", "target", *choices.keys(), *ENGINE, *limits]
+    return [
+        "workload",
+        "rate_scale",
+        "replicas",
+        "policy",
+        "router",
+        "target",
+        *choices.keys(),
+        *ENGINE,
+        *scaling.KEYS,
+        *limits,
+    ]
 
 
 def _asked(runner: Runner) -> Asked:
@@ -80,8 +91,9 @@ def _asked(runner: Runner) -> Asked:
     sections, standing = _system(base, runner)
     scenario = replace(base, name=name, slo=slo, cost=cost, **sections)
     try:
-        if st.session_state["workload.problem"]:
-            raise InputError(st.session_state["workload.problem"])
+        for problem in ("workload.problem", scaling.PROBLEM):
+            if st.session_state[problem]:
+                raise InputError(st.session_state[problem])
         if workload is None:
             raise InputError("upload a trace in the sidebar, or choose a bundled mix")
         _check_read(runner)
@@ -149,10 +161,10 @@ def _checked(scenario: Scenario) -> Scenario:
     """The scenario, as the command line would read it from a file."""
     import tomllib
 
-    from workloads.check import check
+    from workloads.mix import resolve
 
     if scenario.workload.class_:
-        check(scenario.workload)
+        resolve(scenario.workload)
     doc = tomllib.loads(dumps(scenario))
     ours = {"workload": "trace", "model": "config"}  # uploaded, or named where the dashboard was started
     strict = {
@@ -272,7 +284,7 @@ def _system(base: Scenario, runner: Runner) -> tuple[dict[str, Any], Any]:
         "policy",
         help=f"{hint(CacheConfig, 'policy')}; off: no prefix caching",
     )
-    sections = {
+    sections: dict[str, Any] = {
         "model": given.model,
         "hardware": hardware,
         "pool": mixed,
@@ -281,6 +293,7 @@ def _system(base: Scenario, runner: Runner) -> tuple[dict[str, Any], Any]:
         "engine": replace(base.engine, **_engine(bool(mixed))),
     }
     with place:
+        sections["autoscale"] = scaling.draw(base)
         (pools.draw if mixed else pools.offer)(replace(base, **sections))
     return sections, standing
 
