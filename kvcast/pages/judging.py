@@ -18,7 +18,7 @@ from kvcast.config import scenario_from_doc
 from kvcast.pages import address
 from kvcast.pages.edit.plain import plain
 from kvcast.pages.edit.settings import limits_of
-from kvcast.pages.edit.widgets import hint
+from kvcast.pages.edit.widgets import hint, optional
 from kvcast.scenario.gpu_prices import gpu_of, priced
 from kvcast.scenario.toml import dumps
 from kvcast.store.runs import Run
@@ -106,17 +106,18 @@ def fields(asked: Scenario | None, toml: str) -> None:
 def _field(place: Any, label: str, key: str, least: float, most: float | None, step: float, told: str) -> None:
     """A number field of the main page that is the sidebar's field `key` once more."""
     state, mine = st.session_state, f"judged.{key}"
-    state[mine] = state[key]
 
     def changed() -> None:
         if not address.gone_back({}):  # Back twice: this field is as the page before had it, nobody has touched it
             state[key] = state[mine]
 
-    place.number_input(
+    optional(
+        place,
         label,
         least,
         most,
-        key=mine,
+        state[key],
+        mine,
         step=step,
         format="%g",
         placeholder="none",

@@ -19,7 +19,7 @@ from kvcast.pages import address
 from kvcast.pages.edit import choices, inputs
 from kvcast.pages.edit.variants import PLANNED as KEYS
 from kvcast.pages.edit.variants import written
-from kvcast.pages.edit.widgets import hint
+from kvcast.pages.edit.widgets import hint, optional
 from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
 from kvcast.planner import Options
@@ -119,9 +119,9 @@ def _ask_prices(gpus: Sequence[str]) -> None:
     st.markdown("**$ a GPU-hour** :gray[yours; without one for each GPU, fleets are compared by GPUs]")
     for place, gpu in zip(st.columns(len(gpus)), gpus, strict=True):
         key = f"plan.price.{gpu}"
-        state[key] = state["prices"].get(gpu)
-        place.number_input(
-            gpu, 0.0, None, key=key, step=0.1, placeholder="none", on_change=choices.give_price, args=(gpu, key)
+        usd = state["prices"].get(gpu)
+        optional(
+            place, gpu, 0.0, None, usd, key, step=0.1, placeholder="none", on_change=choices.give_price, args=(gpu, key)
         )
 
 

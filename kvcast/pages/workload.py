@@ -17,6 +17,7 @@ from kvcast import api
 from kvcast.pages import estimated, mix
 from kvcast.pages.edit import inputs, preview, settings
 from kvcast.pages.edit.mix_edit import edit
+from kvcast.pages.edit.widgets import optional
 from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
 from kvcast.pages.workload_arrivals import arrivals_of
@@ -90,12 +91,13 @@ def _length(config: WorkloadConfig, resolved: Scenario | None) -> None:
         (right, "duration_s", "Length (s)", 1.0),
     ):
         key = f"workload.{name}.{st.session_state['workload.version']}"
-        place.number_input(
+        optional(
+            place,
             label,
             least,
             None,
             getattr(config, name),
-            key=key,
+            key,
             help=f"{WORDS['length']} {_capital(inputs.hint(WorkloadConfig, name))}.",
             placeholder="long enough to judge",
             on_change=lambda name=name, key=key: edit(_bounded, name, st.session_state[key], key=key),

@@ -55,6 +55,11 @@ def test_a_fleet_becomes_one_of_pools_and_back(page):
     )
     assert shown.cost.prices == {"h200": 4.0, "a100": 1.5}
     assert (shown.cluster.replicas, shown.engine.kv_blocks) == (1, None)
+    set_(page, "number_input", 1, "price", None)
+    assert page.at.number_input(key=key(page, 1, "price")).value is None
+    assert link.scenario_of(dict(page.at.query_params), settings.demo(), inputs.policies()).cost.prices == {"h200": 4.0}
+    set_(page, "number_input", 1, "price", 1.6)
+    assert page.at.number_input(key=key(page, 1, "price")).value == 1.6
     set_(page, "selectbox", 1, "gpu", "l4")
     assert "llama-3.1-8b in bf16 does not fit" not in page.words()
     set_(page, "selectbox", 1, "tensor_parallel", 1)

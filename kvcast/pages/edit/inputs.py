@@ -294,7 +294,7 @@ def _system(base: Scenario, runner: Runner) -> tuple[dict[str, Any], Any]:
     }
     with place:
         sections["autoscale"] = scaling.draw(base)
-        (pools.draw if mixed else pools.offer)(replace(base, **sections))
+        (pools.draw if mixed else pools.offer)(replace(base, **sections, cost=choices.cost_of_pools(base)))
     return sections, standing
 
 

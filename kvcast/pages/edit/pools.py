@@ -17,7 +17,7 @@ import streamlit as st
 from kvcast.jobs.link import WIDTHS
 from kvcast.pages.edit import choices
 from kvcast.pages.edit.plain import plain
-from kvcast.pages.edit.widgets import about, hint
+from kvcast.pages.edit.widgets import about, hint, optional
 from kvcast.scenario.gpu_prices import gpu_of
 from kvcast.scenario.mixed import EITHER, OF_ONE_GPU, pool_scenario
 from kvcast.scenario.toml import literal_of
@@ -116,12 +116,13 @@ def _pool(scenario: Scenario, i: int) -> None:
         on_change=set_("replicas", _many),
         help=_hint("replicas"),
     )
-    price.number_input(
+    optional(
+        price,
         "$ an hour",
         0.0,
         None,
         alone.cost.gpu_hour_usd,
-        key=f"{key}.price",
+        f"{key}.price",
         step=0.1,
         format="%g",
         placeholder="none",
