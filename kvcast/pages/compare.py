@@ -132,7 +132,7 @@ def _ask(page: Page, run: Run) -> tuple[str, ...]:
         "Vary",
         list(axes),
         [next(iter(axes))],
-        format_func=lambda key: plain(axes[key].label),
+        format_func=lambda key: axes[key].label,
         max_selections=AXES_AT_ONCE,
         key="compare.keys",
         persist_state="session",
@@ -147,7 +147,7 @@ def _ask(page: Page, run: Run) -> tuple[str, ...]:
         mine = variants.written(variants.own(base, key))
         if axis.least is not None:
             words = place.text_input(
-                plain(f"{axis.label}: beside {mine}"),
+                f"{axis.label if key in variants.BY_KEY else plain(axis.label)}: beside {mine}",
                 _suggestion(key, mine),
                 key=f"compare.{key}",
                 persist_state="session",

@@ -97,7 +97,7 @@ def _target(base: Scenario, given: AutoscaleConfig) -> AutoscaleConfig:
     placeholder = f"{default:g}" if default is not None else "the TTFT limit" if metric == "ttft" else "yours"
     target = number(
         st,
-        plain(f"Target: {METRICS[metric]}, a replica"),
+        f"Target, {METRICS[metric]} a replica",
         1e-6,
         1e9,
         TARGET,
