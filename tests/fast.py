@@ -1,7 +1,8 @@
 """The compiled core against pure Python, to the bit: python -m tests.fast [--scenarios 50] (after `make fast`).
 
-Random scenarios of every engine, policy and router are simulated twice, in a process of each kind; all that a run
-leaves behind must be equal. `make test-fast` does this, and then runs the whole suite on the compiled core.
+Random scenarios of every engine, policy and router, and the engine cases of the reference data, are simulated twice,
+in a process of each kind; all that a run leaves behind must be equal. `make test-fast` does this, and then runs the
+whole suite on the compiled core.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,9 @@ import numpy as np
 
 import kvcast
 from kvcast.compiled import COMPILED
+from kvcast.validation import engine_cases
 from sim.recording import StepShapes
+from workloads.readers.engine_case import read_case
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUESTS = 400
@@ -81,6 +86,28 @@ def digest(seed: int) -> str:
     return f"{found.hexdigest()[:16]} {int((recording.status == 0).sum())} of {len(recording.status)}"
 
 
+def digest_of_case(path: Path) -> str:
+    """Of a replayed engine case and its every step; of why it is not simulated, where it is not."""
+    case = read_case(path)
+    if reason := engine_cases.not_simulated(case):
+        return f"refused: {reason}"
+    did = engine_cases.replay(case)
+    found = hashlib.sha256()
+    _add(found, did.recording)
+    _add(found, did.log)
+    return f"{found.hexdigest()[:16]} of {len(did.log)} steps"
+
+
+def worlds(scenarios: int) -> Iterator[tuple[str, Callable[[], str]]]:
+    """What is simulated in both: its name, and a call that does it and says what came out."""
+    for seed in range(scenarios):
+        yield f"scenario {seed}", partial(digest, seed)
+    data = os.environ.get("KVCAST_DATA")
+    for folder in engine_cases.FOLDERS if data else ():
+        for path in sorted(Path(str(data), folder).glob("*.json*")):
+            yield f"engine case {path.name}", partial(digest_of_case, path)
+
+
 def _add(found: Any, value: Any) -> None:
     if isinstance(value, np.ndarray):
         found.update(value.dtype.str.encode() + value.tobytes())
@@ -104,31 +131,34 @@ def main() -> int:
     parser.add_argument("--one-kind", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one_kind:
-        for seed in range(asked.scenarios):
+        for name, simulated in worlds(asked.scenarios):
             before = time.process_time()
-            said = digest(seed)
-            print(f"{said}\t{time.process_time() - before:.2f}", flush=True)
+            said = simulated()
+            print(f"{name}\t{said}\t{time.process_time() - before:.2f}", flush=True)
         return 0
     if kvcast.core != COMPILED:
         print(f"tests.fast: {kvcast.core}; expected a compiled core: make fast", file=sys.stderr)
         return 2
     pure, fast = (_of_kind(asked.scenarios, pure) for pure in ("1", "0"))
-    differ = [seed for seed, (one, other) in enumerate(zip(pure, fast, strict=True)) if one[0] != other[0]]
-    for seed in differ:
-        print(f"scenario {seed}: pure {pure[seed][0]}, compiled {fast[seed][0]}")
-    ran = sum(not said.startswith("refused") for said, _ in pure)
-    print(f"{asked.scenarios} scenarios, {ran} of them simulated: {len(differ)} differ; "
-          f"{sum(s for _, s in pure):.1f} CPU-s in pure Python, {sum(s for _, s in fast):.1f} compiled")  # fmt: skip
+    differ = [at for at, (one, other) in enumerate(zip(pure, fast, strict=True)) if one[:2] != other[:2]]
+    for at in differ:
+        print(f"{pure[at][0]}: pure {pure[at][1]}, compiled {fast[at][1]}")
+    ran = [name for name, said, _ in pure if not said.startswith("refused")]
+    cases = sum(name.startswith("engine case") for name in ran)
+    print(f"{len(ran) - cases} random scenarios and {cases} engine cases simulated in both: {len(differ)} differ; "
+          f"{sum(s for *_, s in pure):.1f} CPU-s in pure Python, {sum(s for *_, s in fast):.1f} compiled")  # fmt: skip
+    if not cases:
+        print("WARNING: no engine case was simulated: set KVCAST_DATA to the reference data folder")
     return 1 if differ or not ran else 0
 
 
-def _of_kind(scenarios: int, pure: str) -> list[tuple[str, float]]:
+def _of_kind(scenarios: int, pure: str) -> list[tuple[str, str, float]]:
     command = [sys.executable, "-m", "tests.fast", "--one-kind", "--scenarios", str(scenarios)]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"KVCAST_PURE": pure}, stdout=subprocess.PIPE, text=True, check=True
     )
     rows = [line.split("\t") for line in done.stdout.splitlines()]
-    return [(said, float(cpu_s)) for said, cpu_s in rows]
+    return [(name, said, float(cpu_s)) for name, said, cpu_s in rows]
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from select import select as wait
+from time import sleep
 
 import pytest
 
@@ -15,17 +16,36 @@ from kvcast.pools.beside import beside
 def test_the_answer_is_the_same_beside_and_here(monkeypatch, free):
     monkeypatch.setattr(made, "core_free", lambda: free)
     here = os.getpid()
-    asked = beside(lambda: (os.getpid() != here, {"a": [1.5]}))
-    assert asked() == (free, {"a": [1.5]})
+    with beside(lambda: (os.getpid() != here, {"a": [1.5]})) as asked:
+        assert asked() == (free, {"a": [1.5]})
 
 
 def test_what_ends_without_an_answer_is_asked_here(monkeypatch):
     """A child that is killed, and one whose call fails: the error is the one that the call raises here."""
     monkeypatch.setattr(made, "core_free", lambda: True)
     here = os.getpid()
-    assert beside(lambda: here if os.getpid() == here else os._exit(3))() == here
-    with pytest.raises(ZeroDivisionError):
-        beside(lambda: 1 // 0)()
+    with beside(lambda: here if os.getpid() == here else os._exit(3)) as asked:
+        assert asked() == here
+    with pytest.raises(ZeroDivisionError), beside(lambda: 1 // 0) as asked:
+        asked()
+
+
+def test_a_body_that_fails_ends_what_runs_beside_it(monkeypatch):
+    """Only the copy holds the pipe's other end, so its end is read where the copy is gone."""
+    monkeypatch.setattr(made, "core_free", lambda: True)
+    read, write = os.pipe()
+
+    def failing() -> None:
+        with beside(lambda: (os.write(write, b"begun"), sleep(60))):
+            os.close(write)
+            assert os.read(read, 9) == b"begun"
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        failing()
+    assert wait([read], [], [], 0)[0], "it is still there"
+    assert os.read(read, 9) == b""
+    os.close(read)
 
 
 def test_a_run_and_its_twin_are_the_same_beside_and_one_after_the_other(monkeypatch, capsys, tmp_path):

@@ -274,10 +274,10 @@ def test_seeds_are_asked_at_once_after_the_first_and_the_last_goes_on_to_the_end
         def __init__(self, *backs: float | None):
             self.backs, self.runs = backs, []
 
-        def after_shocks(self, scenario, runs):
-            assert scenario.shock
-            self.runs.append(runs)
-            return [AfterShock(self.backs[seed], 0.0) for seed, _ in runs]
+        def after_shocks(self, runs):
+            assert all(scenario.shock for scenario, _, _ in runs)
+            self.runs.append([(seed, to_the_end) for _, seed, to_the_end in runs])
+            return [AfterShock(self.backs[seed], 0.0) for _, seed, _ in runs]
 
     scenario = scenario_from_doc(document())
     for backs, times in (((7.0, None, 9.0), [7.0, None, 9.0]), ((None, 1.0, 1.0), [None])):

@@ -21,6 +21,7 @@ from kvcast.commands import output, price_list, source
 
 if TYPE_CHECKING:
     from kvcast.api import Prepared, Result
+    from kvcast.trust.model_error import Scaled
     from sim.scenario import Scenario
 
 NOT_MET = 1
@@ -129,13 +130,8 @@ def add_scenario_arguments(parser: argparse.ArgumentParser, several: bool = Fals
 
 
 def run(args: argparse.Namespace) -> int:
-    from dataclasses import replace
-
     from kvcast import api, config, text
-    from kvcast.pools.beside import beside, copies, cores_free
     from kvcast.store import runs
-    from kvcast.studies import own_cost
-    from kvcast.trust.model_error import judged, scaled
     from workloads.errors import InputError
 
     overrides = args.overrides + ([] if args.horizon is None else [f"run.horizon_s={args.horizon or repr('')}"])
@@ -156,27 +152,7 @@ def run(args: argparse.Namespace) -> int:
         text.progress("loading the workload")
         prepared = api.prepare(scenario)
         prepared, caches = _caches(args, prepared)
-        again = scenario.cache.enabled and not args.no_baseline and not args.warm_cache
-        if (cost := own_cost.check_memory(prepared)) is not None:
-            text.progress(own_cost.words(cost))
-        text.progress(
-            f"simulating {len(prepared.workload):,} requests{', and again with the prefix cache off' * again}"
-        )
-        off = api.without_cache(prepared)
-        many = {} if cost is None else {"copies": copies(cores_free())}  # of a small run they cost more than they bring
-        twin = lambda: replace(api.run(off, **many).report, steps=[])  # noqa: E731
-        if again and cost is None:  # a large run has the memory of one
-            twin = beside(twin)
-        result = api.run(prepared, on_clock=text.clock("simulating", 0, 1), record_cache=args.optimum, **caches, **many)
-        baseline = None
-        ends = None
-        if result.report.summary["verdict"] is not None and not args.no_model_error:
-            text.progress("simulating again at slower and faster step times")
-            ends = scaled(prepared, **{key: value for key, value in caches.items() if key == "warm"})
-            result.report.summary["model_error"] = judged(ends, api.class_limits(prepared), prepared.scenario.slo)
-        if again:
-            text.progress("waiting for the run with the prefix cache off")
-            baseline = api.Result(off.resolved, twin())
+        result, baseline, ends = _simulated(args, prepared, caches)
     text.clear_clock()
     if truth is not None:
         from kvcast.benchmarks.against import compare
@@ -202,6 +178,39 @@ def run(args: argparse.Namespace) -> int:
         if args.out:
             print(f"\nrun folder: {args.out}")
     return _verdict(result) if args.check else 0
+
+
+def _simulated(
+    args: argparse.Namespace, prepared: Prepared, caches: dict[str, Any]
+) -> tuple[Result, Result | None, Scaled | None]:
+    """The run, the one with the prefix cache off, and those at other step times; None for what was not asked for."""
+    from contextlib import nullcontext
+    from dataclasses import replace
+
+    from kvcast import api, text
+    from kvcast.pools.beside import beside, copies, cores_free
+    from kvcast.studies import own_cost
+    from kvcast.trust.model_error import judged, scaled
+
+    scenario, baseline, ends = prepared.scenario, None, None
+    again = scenario.cache.enabled and not args.no_baseline and not args.warm_cache
+    if (cost := own_cost.check_memory(prepared)) is not None:
+        text.progress(own_cost.words(cost))
+    text.progress(f"simulating {len(prepared.workload):,} requests{', and again with the prefix cache off' * again}")
+    off = api.without_cache(prepared)
+    many = {} if cost is None else {"copies": copies(cores_free())}  # of a small run they cost more than they bring
+    twin = lambda: replace(api.run(off, **many).report, steps=[])  # noqa: E731
+    # A large run has the memory of one.
+    with beside(twin) if again and cost is None else nullcontext(twin) as without_cache:
+        result = api.run(prepared, on_clock=text.clock("simulating", 0, 1), record_cache=args.optimum, **caches, **many)
+        if result.report.summary["verdict"] is not None and not args.no_model_error:
+            text.progress("simulating again at slower and faster step times")
+            ends = scaled(prepared, **{key: value for key, value in caches.items() if key == "warm"})
+            result.report.summary["model_error"] = judged(ends, api.class_limits(prepared), scenario.slo)
+        if again:
+            text.progress("waiting for the run with the prefix cache off")
+            baseline = api.Result(off.resolved, without_cache())
+    return result, baseline, ends
 
 
 def _truth(args: argparse.Namespace) -> Any:

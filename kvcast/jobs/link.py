@@ -236,8 +236,8 @@ def _named(doc: Mapping[str, Any], policies: Sequence[str]) -> Iterator[Named]:
     workload, own = _table(doc, "workload"), ", ".join(policies)
     yield "[workload] trace", workload.get("trace"), list(allowed.traces()), _traces(NO_FILES)
     yield "[workload] tokenizer", workload.get("tokenizer"), (), f"none: {NO_FILES}"
-    curve = _table(workload, "demand").get("file")
-    yield "[workload.demand] file", curve, (), f"its numbers as factors: {NO_FILES}"
+    curve = _table(doc, "workload.demand").get("file")
+    yield "[workload.demand] file", curve, (), f"a shape, or factors: {NO_FILES}"
     yield from _system(doc, "")
     prefill = _table(doc, "disaggregation").get("prefill_profile")
     yield "[disaggregation] prefill_profile", prefill, _profiles(prefill), PROFILES
@@ -247,8 +247,9 @@ def _named(doc: Mapping[str, Any], policies: Sequence[str]) -> Iterator[Named]:
             yield from _system(pool, f"pool.{pool.get('name', i)}")
     expected = f"one of {own} (own classes are named where the dashboard is started, --policy module:Class)"
     yield "[cache] policy", _table(doc, "cache").get("policy"), policies, expected
-    router = _table(doc, "cluster").get("router")
-    yield "[cluster] router", router, list(ROUTERS), f"one of {', '.join(ROUTERS)}: a page runs no code of yours"
+    for section, key in (("cluster", "router"), ("disaggregation", "prefill_router")):
+        expected = f"one of {', '.join(ROUTERS)}: a page runs no code of yours"
+        yield f"[{section}] {key}", _table(doc, section).get(key), list(ROUTERS), expected
 
 
 def _system(doc: Mapping[str, Any], pool: str) -> Iterator[Named]:
@@ -280,19 +281,21 @@ def _profiles(profile: Any) -> list[Any]:
     return [*bundled_profiles(), *([profile] if of_a_gpu else [])]
 
 
-def _table(doc: Mapping[str, Any], section: str) -> Mapping[str, Any]:
-    table = doc.get(section)
-    return table if isinstance(table, dict) else {}
-
-
 def _traces(no_files: str) -> str:
     own = allowed.traces()
     return f"one of {', '.join(own)}, or a mix: {no_files}" if own else f"a mix: {no_files}; upload the trace itself"
 
 
 def _text(doc: Mapping[str, Any], section: str, key: str) -> str:
-    table = doc.get(section)
-    return str(table.get(key, "")) if isinstance(table, dict) else ""
+    return str(_table(doc, section).get(key, ""))
+
+
+def _table(doc: Mapping[str, Any], section: str) -> Mapping[str, Any]:
+    """A table of the file, by its dotted name; empty where there is none."""
+    for part in section.split("."):
+        found = doc.get(part)
+        doc = found if isinstance(found, dict) else {}
+    return doc
 
 
 def _scenario(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Scenario:

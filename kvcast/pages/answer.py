@@ -62,7 +62,7 @@ def plots(plan: Document) -> None:
         ]
     if (priced := figures.candidates(plan)).data:  # without a latency of any, the frame would be empty
         parts.append((priced, TERMS["candidates"], ""))
-    if plan["binding"]:
+    if plan["binding"] and plan["binding"]["changes"]:
         parts.append((figures.binding(plan), TERMS["binding"], plan["binding"]["words"]))
     for i in range(0, len(parts), 2):
         for place, (figure, term, caption) in zip(st.columns(2), parts[i : i + 2], strict=False):
@@ -83,7 +83,9 @@ def advice(plan: Document, apply: Apply) -> None:
     st.header("What helps most", help=TERMS["advice"])
     if not plan["advice"]:
         st.caption(
-            "None of the changes that were simulated lets this fleet hold more, or a smaller one hold this load."
+            "None of the changes that were simulated brings a smaller fleet back soon after the burst."
+            if words.larger(dict(plan))
+            else "None of the changes that were simulated lets this fleet hold more, or a smaller one hold this load."
         )
     for i, change in enumerate(plan["advice"]):
         told, button = st.columns([5, 1], vertical_alignment="center")

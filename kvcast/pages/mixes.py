@@ -23,7 +23,7 @@ from kvcast.pages.plan_question import ask_seeds
 from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
 from kvcast.planner import Options
-from kvcast.planner.mixed import NOT_ASKED, in_words, table_of
+from kvcast.planner.mixed import NOT_ASKED, beside, in_words, table_of
 from kvcast.present.verdict import MET, MISSED, Verdict
 from kvcast.scenario.toml import dumps
 from sim.scenario import Scenario
@@ -50,6 +50,8 @@ def plan_of(page: Page) -> None:
         return
     found = job.document()
     results.box(told(found), sentence)
+    for line in beside(found):
+        sentence.markdown(f":orange[:material/warning:] {plain(line[:1].upper() + line[1:])}.")
     header, rows = table_of(found)
     st.dataframe([dict(zip(header, row, strict=True)) for row in rows], hide_index=True, width="stretch")
     st.caption(plain(f"{text.count(found['simulations'])} simulations; {NOT_ASKED}."))

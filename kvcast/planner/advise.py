@@ -8,7 +8,7 @@ load, than without it: both sides are found by the same search.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,14 +43,14 @@ def advice(
     found: Capacity,
     replicas: int,
     feasible: bool,
-    larger: bool = False,
     routers: dict[str, Any] | None = None,
+    back: Callable[[Scenario], bool] | None = None,
 ) -> dict[str, Any]:
     """Each change against the unchanged fleet, by the fewest replicas at the offered load and the highest load held.
 
-    larger: the fleet has more replicas than it holds its load with, so that it recovers; the fewest that hold it are no
-    saving then, and are not looked for. routers: what was found of other routers (kvcast.planner.fewer): the one that
-    was settled there is not looked for once more.
+    routers: what was found of other routers (kvcast.planner.fewer): the one that was settled there is not looked for
+    once more. back: whether a fleet comes back after the plan's burst, which a smaller one must where the answer does.
+    Of a fleet that is larger than its load asks for: kvcast.planner.returning.
     advice: the best; tried: all that were; not_tried: lever -> why it has none here. A change that saves neither is
     no advice. The best are then tried together, one more at a time while that holds more load."""
     at = stress(loads, found)
@@ -63,7 +63,7 @@ def advice(
         [change.scenario.workload == loads.scenario.workload for change in every],
     )
     tried = [
-        _Tried(change, {**_told(change), **gain, "reason": reason})
+        _Tried(change, {**told_of(change), **gain, "reason": reason})
         for change, (gain, reason, _) in zip(every, results, strict=True)
     ]
     shown = sorted(
@@ -80,10 +80,12 @@ def advice(
         1 if feasible and one.cluster.replicas == 1 else None
         for one in (loads.scenario, *(one.change.scenario for one in candidates))
     ]
-    smaller = feasible and replicas > 1 and not larger
+    smaller = feasible and replicas > 1
     fleets = _fleets(loads.trials, [loads.scenario, *(one.change.scenario for one in candidates)]) if smaller else alone
-    before = _side(base, found, (step, found.most), fleets[0] if smaller else replicas, loads.scenario)
-    answer = _side(base, found, (step, found.most), replicas, loads.scenario)
+    if smaller and back is not None:
+        fleets[1:] = [_back(one.change, n, replicas, back) for one, n in zip(candidates, fleets[1:], strict=True)]
+    before = side_of(base, found, (step, found.most), fleets[0] if smaller else replicas, loads.scenario)
+    answer = side_of(base, found, (step, found.most), replicas, loads.scenario)
     rows = [
         _advised(one, answer, found, step, settled["replicas"])
         if one in promising and one.row["change"] == settled.get("change")
@@ -101,7 +103,7 @@ def advice(
     }
 
 
-def _told(change: Change) -> dict[str, Any]:
+def told_of(change: Change) -> dict[str, Any]:
     return {"change": change.words, "set": list(change.sets), "asks_for": change.asks_for, "costs": change.costs}
 
 
@@ -138,7 +140,7 @@ def _combined(loads: Loads, found: Capacity, promising: Sequence[_Tried], at: St
         change = best.change.and_then(again)
         most = _most(loads, change, found, beyond=best.most)
         if most is not None:
-            best, parts = _Tried(change, {**_told(change), **NO_GAIN, "reason": None}, most), parts + 1
+            best, parts = _Tried(change, {**told_of(change), **NO_GAIN, "reason": None}, most), parts + 1
     if parts == 1:
         return None
     ((gain, _, _),) = try_all(
@@ -165,7 +167,14 @@ def _fleets(trials: Trials, scenarios: Sequence[Scenario]) -> list[int | None]:
     return [found[i].fewest for i in range(len(scenarios))]
 
 
-def _side(
+def _back(change: Change, n: int | None, most: int, back: Callable[[Scenario], bool]) -> int | None:
+    """The fewest replicas from n on, below `most`, that come back after the burst with a change; else `most`."""
+    if n is None or n >= most:
+        return n
+    return next((m for m in range(n, most) if back(fleet_of(change.scenario, m))), most)
+
+
+def side_of(
     one: Judged | None,
     found: Capacity,
     steps: tuple[int, int | None],
@@ -189,7 +198,7 @@ def _side(
 def _advised(one: _Tried, before: dict[str, Any], found: Capacity, step: int, fleet: int | None) -> dict[str, Any]:
     from kvcast.scenario.toml import dumps
 
-    after = _side(None, found, (step, one.most), fleet, one.change.scenario, one.row["attainment"])
+    after = side_of(None, found, (step, one.most), fleet, one.change.scenario, one.row["attainment"])
     fewer = after["gpus"] is not None and before["gpus"] is not None and after["gpus"] < before["gpus"]
     more = one.most is not None and one.most > (found.most if found.most is not None else -(10**9))
     gains = [f"{after['gpus']} GPUs instead of {before['gpus']}"] if fewer else []

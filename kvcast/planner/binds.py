@@ -23,6 +23,8 @@ from sim.scenario import Scenario
 from workloads.errors import InputError
 
 KV, REPLICAS, ROUTING = "KV capacity", "replicas", "routing"
+RECOVERY = "recovery"
+"""What binds a fleet that is larger than its load asks for, so that it comes back after a burst."""
 MORE = {
     ROUTING: "a router that knows every cache",
     INTERCONNECT: "a 20 % faster interconnect",
@@ -77,6 +79,25 @@ def binding(loads: Loads, found: Capacity) -> dict[str, Any]:
         "attainment": base.attainment.mean if base.attainment else None,
         "share": SHARE,
         "changes": rows,
+    }
+
+
+def recovery_binds(found: Capacity, recovery: dict[str, Any]) -> dict[str, Any]:
+    """Of a fleet that is larger than its load asks for: it gives way to a burst long before its load is too much, and
+    more of a resource at that load would say nothing of it. recovery: of the plan's document."""
+    held, reach = found.load(found.held), recovery["recoverable_per_s"]
+    more = "" if held is None else f", and holds {load_words(held, found.unit)} undisturbed"
+    at = "its load" if reach is None else f"{load_words(reach, found.unit)} at most"
+    return {
+        "resource": RECOVERY,
+        "rivals": [],
+        "words": f"recovery from a burst: the fleet comes back at {at}{more}",
+        "load": reach,
+        "unit": found.unit,
+        "rate_per_s": None,
+        "attainment": None,
+        "share": SHARE,
+        "changes": [],
     }
 
 

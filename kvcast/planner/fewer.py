@@ -25,6 +25,8 @@ from kvcast.studies.levers import changes, without_changes
 from kvcast.studies.search import Found, fewest, together
 from sim.scenario import Scenario
 
+LEAST = 2
+"""Replicas between which there is something to route, or to split."""
 TRIES = 4
 """Fleets that are settled at most: a sample may promise a replica too little."""
 
@@ -45,13 +47,16 @@ def fewer(fleet: Fleet, winner: Scenario, purpose: str, recovery: Recovery | Non
     Where the chosen fleet is no answer, whoever makes one of as many replicas is the best. Of a search that found no
     fleet nothing is settled: its samples say which change to plan with."""
     given, n, answer = changes(purpose, winner), winner.cluster.replicas, fleet.answer
+    good = answer is not None and answer.meets and (recovery is None or recovery.recovers)
+    each = winner.hardware.gpus
+    if good and n == LEAST:
+        nothing = f"{n} replicas meet already, and a single one has nothing to route or split"
+        return {"replicas": n, "gpus": n * each, "tried": [], "not_tried": nothing, "best": None}
     reasons = [fleet.trials.cannot_run(change.scenario) for change in given]
     able = [change for change, reason in zip(given, reasons, strict=True) if reason is None]
     here = dict(zip((change.words for change in able), _judge(fleet, [(change, n) for change in able]), strict=True))
     needs = _follow(fleet, [change for change in able if here[change.words].attains], n)
-    good = answer is not None and answer.meets and (recovery is None or recovery.recovers)
     best = None if answer is None else _settle(fleet, able, needs, n - 1 if good else n, recovery)
-    each = winner.hardware.gpus
     return {
         "replicas": n,
         "gpus": n * each,
@@ -72,7 +77,7 @@ def _follow(fleet: Fleet, holding: Sequence[Change], n: int) -> dict[str, Found]
 
     def answers(asked: dict[str, list[int]]) -> dict[str, list[bool]]:
         nonlocal best
-        places = [(by_words[words], m) for words, ms in asked.items() for m in ms if 1 < m < n]
+        places = [(by_words[words], m) for words, ms in asked.items() for m in ms if LEAST <= m < n]
         told = {(c.words, m): one.attains for (c, m), one in zip(places, _judge(fleet, places), strict=True)}
         best = min((best, *(m for (_, m), attains in told.items() if attains)))
         return {words: [m >= n or told.get((words, m), False) for m in ms] for words, ms in asked.items()}

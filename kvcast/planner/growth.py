@@ -81,10 +81,12 @@ def growth(
 
 
 def _advised(fleet: Fleet, winner: Scenario, reach: dict[str, Any]) -> tuple[str, Scenario | None]:
-    """What a larger fleet would do differently: the router where one replica had nothing to route, else the best advice
-    that keeps the GPUs of a replica."""
+    """What a larger fleet would do differently: the router where one replica had nothing to route, or only smaller
+    fleets were asked, else the best advice that keeps the GPUs of a replica."""
+    recovery = reach["recovery"]
+    for_a_burst = recovery is not None and recovery["holds_replicas"] < fleet.replicas
     if (
-        fleet.replicas == 1
+        (fleet.replicas == 1 or (for_a_burst and not reach["advice"]))
         and winner.cluster.router != AFFINITY
         and fleet.trials.workload(winner).session_id is not None
     ):
@@ -100,11 +102,10 @@ def _advised(fleet: Fleet, winner: Scenario, reach: dict[str, Any]) -> tuple[str
 def _held(fleet: Fleet, reach: dict[str, Any], side: str, factor: float) -> int:
     """Replicas at a larger load, were each to hold what the chosen fleet's do."""
     capacity, held = reach["capacity"], None
+    after = reach["advice"][0]["after"] if side and fleet.replicas > 1 and reach["advice"] else None
+    if after is not None and after["capacity"] is None and after["replicas"]:
+        return math.ceil(after["replicas"] * factor - 1e-9)
     if capacity is not None:
-        held = (
-            reach["advice"][0]["after"]["capacity"]
-            if side and fleet.replicas > 1 and reach["advice"]
-            else capacity["slo_capacity_per_s"]
-        )
+        held = capacity["slo_capacity_per_s"] if after is None else after["capacity"]
     each = 1.0 if not held or capacity is None else held / capacity["offered_rate_per_s"]
     return math.ceil(fleet.replicas * factor / max(each, 1e-9) - 1e-9)

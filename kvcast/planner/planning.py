@@ -13,7 +13,7 @@ from typing import Any
 from kvcast import api, text
 from kvcast.planner import document, words
 from kvcast.planner.advise import advice
-from kvcast.planner.binds import binding
+from kvcast.planner.binds import binding, recovery_binds
 from kvcast.planner.candidates import Combination, combinations
 from kvcast.planner.cautions import cache_cautions, cautions, growth_cautions, period_cautions
 from kvcast.planner.disturbed import failure, model_error, n_plus_1, without_cache
@@ -38,6 +38,7 @@ from kvcast.planner.progress import (
     untold,
 )
 from kvcast.planner.recovery import Recovery, applies
+from kvcast.planner.returning import returning
 from kvcast.planner.trials import Trials
 from kvcast.planner.why import why
 from kvcast.planner.window import in_steady_state, period
@@ -270,9 +271,10 @@ def _reach(
         rows = curve(capacity)
         reach |= {"capacity": document.capacity_of(capacity), "rates": rows, "knee_per_s": knee(rows)}
         far(reach)
+    larger = recovery is not None and recovery.held is not None and recovery.held < fleet.replicas
     if asked.binding:
         progress.begin(BINDING)
-        reach["binding"] = binding(loads, capacity)
+        reach["binding"] = recovery_binds(capacity, reach["recovery"]) if larger else binding(loads, capacity)
     if asked.advice:
         answer = fleet.answer
         progress.begin(ROUTERS)
@@ -280,11 +282,17 @@ def _reach(
         given = asked.fixed and answer is not None and answer.meets
         reach |= _fewer(fleet, winner, recovery, routers=not given)
         progress.begin(ADVICE)
-        larger = recovery is not None and recovery.held is not None and recovery.held < fleet.replicas
         attains = answer is not None and answer.attains
         # a given fleet may be larger than it need be, and then the change is not what makes it smaller
         settled = None if asked.fixed else reach["routers"]
-        reach |= advice(loads, capacity, fleet.replicas, attains, larger, settled)
+        reach |= (
+            returning(fleet.trials, winner, recovery, capacity, reach["routers"] and reach["routers"]["best"])
+            if larger and recovery is not None
+            else advice(
+                *(loads, capacity, fleet.replicas, attains, settled),
+                recovery.back if recovery is not None and recovery.recovers else None,
+            )
+        )
     return reach
 
 

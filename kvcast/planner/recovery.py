@@ -119,8 +119,8 @@ class Recovery:
         trials, shocked = self.fleet.trials, with_burst(scenario)
         found: list[float | None] = []
         for seeds in (self.seeds[:1], self.seeds[1:]):
-            runs = [(seed, seed == self.seeds[-1]) for seed in seeds]
-            found += [one.back_s for one in trials.after_shocks(shocked, runs)]
+            runs = [(shocked, seed, seed == self.seeds[-1]) for seed in seeds]
+            found += [one.back_s for one in trials.after_shocks(runs)]
             if None in found:
                 break
         return found
@@ -177,6 +177,10 @@ class Recovery:
         if not back:
             self.fragile.add((i, n))
         return back
+
+    def back(self, scenario: Scenario) -> bool:
+        """Whether all of a fleet comes back on the first seed, after a sample's warm-up: what advice is asked."""
+        return recovered_s(self.fleet.trials, all_of(Trial(scenario)), self.seeds[0]) is not None
 
     def capacity(self, loads: Loads, found: Capacity) -> int | None:
         """The highest step of load, up to the one it holds, from which the fleet recovers on every seed; None where it

@@ -145,13 +145,13 @@ class Trials:
     def after_shock(self, scenario: Scenario, seed: int, to_the_end: bool = False) -> AfterShock:
         """Of a scenario with one shock. The run stops ten minutes after the fleet is back, unless it is to go on to the
         end: then a fleet that falls again later is not back."""
-        return self.after_shocks(scenario, [(seed, to_the_end)])[0]
+        return self.after_shocks([(scenario, seed, to_the_end)])[0]
 
-    def after_shocks(self, scenario: Scenario, runs: Sequence[tuple[int, bool]]) -> list[AfterShock]:
-        """The same of several (seed, to_the_end) at once."""
+    def after_shocks(self, runs: Sequence[tuple[Scenario, int, bool]]) -> list[AfterShock]:
+        """The same of several (scenario, seed, to_the_end) at once."""
         tasks = [
             self.lab.task(replace(scenario, seed=seed), "" if to_the_end else UNTIL_BACK, light=True)
-            for seed, to_the_end in runs
+            for scenario, seed, to_the_end in runs
         ]
         self._simulate(tasks)
         return [self._after_shock(task) for task in tasks]

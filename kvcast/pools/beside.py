@@ -2,9 +2,8 @@
 
 One call beside it; otherwise here, when its answer is wanted:
 
->>> off = beside(lambda: run(without_cache(prepared)))
->>> on = run(prepared)
->>> off()
+>>> with beside(lambda: run(without_cache(prepared))) as off:
+...     on, without = run(prepared), off()
 
 Many calls, so many at a time, answered in their order:
 
@@ -17,6 +16,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -54,9 +54,7 @@ def copies(processes: int) -> Callable[[Callable[[A], T], Iterable[A]], Iterator
                 yield answer
         finally:
             for child, ours in begun:
-                child.kill()
-                child.join()
-                ours.close()
+                _end(child, ours)
 
     return answers if processes > 1 else None
 
@@ -72,6 +70,12 @@ def _begin(function: Callable[..., object], *arguments: Any) -> tuple[Any, Any]:
         child.start()
     theirs.close()
     return child, ours
+
+
+def _end(child: Any, ours: Any) -> None:
+    child.kill()
+    child.join()
+    ours.close()
 
 
 def _told(call: Callable[[A], T], item: A) -> tuple[T | None, BaseException | None]:
@@ -101,11 +105,13 @@ def _why(code: int) -> str:
     return f"by signal {-code}" if code < 0 else f"with code {code}"
 
 
-def beside(call: Callable[[], T]) -> Callable[[], T]:
-    """Begin `call`, where a core is free; what comes back waits for its answer, which must be picklable. Where it did
-    not come, for whatever reason, the call is made here."""
+@contextmanager
+def beside(call: Callable[[], T]) -> Iterator[Callable[[], T]]:
+    """Begin `call`, where a core is free; what the body is given waits for its answer, which must be picklable. Where
+    it did not come, for whatever reason, the call is made here. It ends with the body."""
     if not core_free():
-        return call
+        yield call
+        return
     child, ours = _begin(call)
 
     def answer() -> T:
@@ -113,10 +119,12 @@ def beside(call: Callable[[], T]) -> Callable[[], T]:
             found: T = ours.recv()
         except EOFError:
             found = call()
-        child.join()
         return found
 
-    return answer
+    try:
+        yield answer
+    finally:
+        _end(child, ours)
 
 
 def _answer(function: Callable[..., object], arguments: tuple[Any, ...], theirs: Any, parent: int) -> None:

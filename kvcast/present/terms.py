@@ -138,7 +138,8 @@ TERMS = {
     ),
     "advice": (
         "Each change was simulated: the load that the same fleet holds with it and without it, or the fewest GPUs with"
-        " it and without it. What saves neither is not here."
+        " it and without it. What saves neither is not here. Of a fleet that is larger for its burst alone: what lets a"
+        " smaller one come back."
     ),
     "growth": (
         "Fewest replicas when the same mix arrives faster by this factor, as it is and with the first advice. By one"

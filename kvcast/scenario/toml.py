@@ -65,7 +65,13 @@ def _declared(kind: Any, value: Any) -> Any:
 
 
 def inline(value: Any) -> str:
-    """A value on one line, as --set takes it."""
+    """A value on one line, as --set takes it; of a part of a scenario what is not as it is by default."""
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(inline, value)) + "]"
+    if is_dataclass(value):
+        own = {f.name.rstrip("_") for f in fields(value) if getattr(value, f.name) != f.default}
+        told = ", ".join(f"{name} = {literal_of(inner)}" for name, inner in _items(value) if name in own)
+        return f"{{ {told} }}"
     return literal_of(value)
 
 

@@ -196,8 +196,8 @@ def _priced(version: int, i: int, gpu: str | None, usd: float | None) -> None:
         return
     pools = state[POOLS]
     if gpu is None or pools[i].gpu_hour_usd is not None:
-        state[POOLS] = (*pools[:i], replace(pools[i], gpu_hour_usd=usd or None), *pools[i + 1 :])
-    elif usd:
+        state[POOLS] = (*pools[:i], replace(pools[i], gpu_hour_usd=usd), *pools[i + 1 :])
+    elif usd is not None:
         state["prices"] = {**state["prices"], gpu: usd}
     else:
         state["prices"] = {name: price for name, price in state["prices"].items() if name != gpu}

@@ -13,7 +13,7 @@ from kvcast.planner.words.beyond import advice, binding, command_of, launch, lau
 from kvcast.planner.words.fewer import KINDS, fewer, sentences
 from kvcast.planner.words.fleets import candidates, size
 from kvcast.planner.words.obstacles import layouts, why
-from kvcast.planner.words.phrases import NAMES, burst, limits, load, number, share
+from kvcast.planner.words.phrases import NAMES, burst, larger, limits, load, number, share
 from kvcast.planner.words.sentence import FLAT, SEVERAL, closest, lives_on_its_cache, plateau, verdict
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "burst",
     "closest",
     "command_of",
+    "larger",
     "limits",
     "lives_on_its_cache",
     "load",

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvcast import text
 from kvcast.planner.flags import READ
-from kvcast.planner.words.phrases import burst, load, number, replicas
+from kvcast.planner.words.phrases import burst, larger, load, number, replicas
 
 
 def command_of(launch: dict[str, Any]) -> tuple[str, list[str]]:
@@ -68,7 +68,7 @@ def _recoverable(made: dict[str, Any], unit: str) -> list[str]:
     within = f"within {text.seconds(recovery['within_s'])}"
     more = (
         f"; {recovery['holds_replicas']} {replicas(recovery['holds_replicas'])} would hold the load until disturbed"
-        if recovery["recovers"] and recovery["holds_replicas"] < made["answer"]["replicas"]
+        if larger(made)
         else ""
     )
     times = [back for back in recovery["recovered_s"] if back is not None]
@@ -90,10 +90,9 @@ def binding(made: dict[str, Any]) -> str:
         if row["gain"] is not None
     ]
     left_out = [f"{row['resource']} ({row['reason']})" for row in rows if row["gain"] is None and row["reason"]]
-    lines = [
-        f"what binds: {made['binding']['words']}",
-        text.table(["+20 % of", "attainment", "gain", "95 % interval"], cells),
-    ]
+    lines = [f"what binds: {made['binding']['words']}"]
+    if cells:
+        lines.append(text.table(["+20 % of", "attainment", "gain", "95 % interval"], cells))
     return "\n".join([*lines, *([f"not tried: {'; '.join(left_out)}"] if left_out else [])])
 
 
@@ -104,10 +103,16 @@ def _range(row: dict[str, Any]) -> str:
 def advice(made: dict[str, Any]) -> str:
     if made["advice"] is None:
         return ""
-    tried = sum(row["gain"] is not None for row in made["tried"])
+    back = larger(made)
+    tried = sum(row["reason"] is None if back else row["gain"] is not None for row in made["tried"])
     if not made["advice"]:
-        return f"advice: none of {tried} changes that were simulated helps"
-    lines = [f"changes that help most, of {tried} that were simulated (by one run each, with and without):"]
+        helps = "brings a smaller fleet back soon after the burst" if back else "helps"
+        return f"advice: none of {tried} changes that were simulated {helps}"
+    lines = [
+        f"what lets a smaller fleet come back after the burst, of {tried} changes that were simulated:"
+        if back
+        else f"changes that help most, of {tried} that were simulated (by one run each, with and without):"
+    ]
     for place, row in enumerate(made["advice"], 1):
         lines.append(f"{place}. {row['words']}" + "".join(f"\n   --set '{one}'" for one in row["set"]))
     return "\n".join(lines)

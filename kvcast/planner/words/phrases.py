@@ -88,6 +88,12 @@ def burst(recovery: dict[str, Any]) -> str:
     return f"{text.seconds(recovery['burst_s'])} at {recovery['burst_size']:g} times the load"
 
 
+def larger(made: dict[str, Any]) -> bool:
+    """Whether the answer has more replicas than hold its load, so that it comes back after a burst."""
+    recovery = made["recovery"]
+    return bool(recovery and recovery["recovers"] and recovery["holds_replicas"] < made["answer"]["replicas"])
+
+
 def gpus(n: int) -> str:
     return f"{n} GPU" if n == 1 else f"{n} GPUs"
 
