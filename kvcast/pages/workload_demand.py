@@ -67,7 +67,7 @@ def demand_of(config: WorkloadConfig, resolved: Scenario | None) -> None:
         st.caption(f":red[{plain(str(error))}]")
         return
     own = config.demand.factors and len(curve) <= TABLE_ROWS
-    left, right = st.columns([1, 3]) if own else (None, st.container())
+    left, right = st.columns([2, 5]) if own else (None, st.container())
     if left is not None:
         with left:
             _table(curve, period_s, version)
@@ -127,7 +127,7 @@ def _table(curve: Sequence[float], period_s: float, version: int) -> None:
         width="stretch",
         disabled=["from"],
         column_config={
-            "times": st.column_config.NumberColumn("times the rate", min_value=0.0, format="%g", required=True)
+            "times": st.column_config.NumberColumn("× rate", min_value=0.0, format="%g", required=True)
         },
         on_change=lambda: edit(edited, st.session_state[key], key=key),
     )
