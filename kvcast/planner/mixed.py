@@ -11,7 +11,7 @@ requests to the slow ones too.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -166,16 +166,19 @@ def _attains(one: Result) -> bool:
     )
 
 
-def as_text(made: dict[str, Any]) -> str:
-    """For people: the answer, and every mix that was tried."""
+def in_words(made: Mapping[str, Any]) -> str:
+    """The answer in a sentence."""
     answer = made["answer"]
-    if answer["feasible"]:
-        said = (
-            f"{answer['words']}: {text.usd(answer['usd_per_hour'])} an hour, the cheapest mix that meets the target"
-            f" over {made['seeds']} runs ({text.percent(made['target'])} of every class within its limits)"
-        )
-    else:
-        said = "no mix of these pools is shown to meet the target; expected more replicas in [[pool]], or other pools"
+    if not answer["feasible"]:
+        return "no mix of these pools is shown to meet the target; expected more replicas in [[pool]], or other pools"
+    return (
+        f"{answer['words']}: {text.usd(answer['usd_per_hour'])} an hour, the cheapest mix that meets the target"
+        f" over {made['seeds']} runs ({text.percent(made['target'])} of every class within its limits)"
+    )
+
+
+def table_of(made: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """(header, a row for every mix that was tried)."""
     rows = [
         [
             row["words"],
@@ -188,11 +191,21 @@ def as_text(made: dict[str, Any]) -> str:
         ]
         for row in made["tried"]
     ]
-    table = text.table(
-        ["mix", "an hour", "attains, one run", f"over {made['seeds']}", "attainment", "TTFT mean", "TPOT mean"], rows
+    over = f"over {made['seeds']}"
+    return ["mix", "an hour", "attains, one run", over, "attainment", "TTFT mean", "TPOT mean"], rows
+
+
+def beside(made: Mapping[str, Any]) -> list[str]:
+    """What the answer is of where the mix follows the clock, and what makes it doubtful."""
+    begins_s, watched = made["worst_hour_from_s"], made["watched"]
+    told = (
+        [] if begins_s is None else [f"the mix follows the clock: for its worst hour, from {text.seconds(begins_s)} on"]
     )
-    if made["worst_hour_from_s"] is not None:
-        said += f"\nthe mix follows the clock: for its worst hour, from {text.seconds(made['worst_hour_from_s'])} on"
-    if made["watched"]:
-        said += f"\ncaution: {made['watched']}"
-    return f"{said}\n\n{table}\n\n{made['simulations']} simulations; {NOT_ASKED}"
+    return [*told, *([f"caution: {watched}"] if watched else [])]
+
+
+def as_text(made: dict[str, Any]) -> str:
+    """For people: the answer, and every mix that was tried."""
+    header, rows = table_of(made)
+    said = "\n".join([in_words(made), *beside(made)])
+    return f"{said}\n\n{text.table(header, rows)}\n\n{made['simulations']} simulations; {NOT_ASKED}"

@@ -7,7 +7,7 @@ they differ, by kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvcast import text
@@ -49,7 +49,21 @@ def kv_lines_of_all(resolved: Resolved) -> list[str]:
     if all(kind.kv_lines == resolved.kv_lines for kind in resolved.each):
         return list(resolved.kv_lines)
     named = zip(resolved.names, resolved.each, strict=True)
-    return [line for name, kind in named for line in (f"pool {name}:", *kind.kv_lines)]
+    return [line for name, kind in named for line in (_heading(name), *kind.kv_lines)]
+
+
+def lines_of_pool(summary: Mapping[str, Any], pool: int) -> list[str]:
+    """Those of `kv_lines_of_all` that are of the pool of this number."""
+    lines, headings = summary["kv_arithmetic"], [_heading(row["pool"]) for row in summary["pools"]]
+    if headings[pool] not in lines:  # all alike
+        return list(lines)
+    own = list(lines[lines.index(headings[pool]) + 1 :])
+    end = next((i for i, line in enumerate(own) if line in headings), len(own))
+    return own[:end]
+
+
+def _heading(pool: str) -> str:
+    return f"pool {pool}:"
 
 
 def provenance_of_all(resolved: Resolved) -> dict[str, Any]:
