@@ -129,7 +129,7 @@ class Recalling(Policy):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._returning: dict[int, dict[int, list[tuple[int, int]]]] = {}  # request -> node -> intervals
+        self._returning: dict[int, dict[int, list[tuple[int, int]]]] = {}  # request -> node -> intervals in order
 
     def recall(self, request: Asking, *queues: Ghosts) -> list[int]:
         """Take out of each queue what the request will insert; the numbers of blocks. Before anything else at its
@@ -154,17 +154,17 @@ class Recalling(Policy):
         if returning is not None:
             lo = run.lo
             for a, b in returning.get(run.node_id, ()):
-                if a <= lo < b:
-                    return True
+                if lo < b:
+                    return a <= lo
         return False
 
     def split(self, node_id: int, lo: int, hi: int, request: Asking) -> int:
         returning = self._returning.get(request.id)
         if returning is not None:
-            for pair in returning.get(node_id, ()):
-                for edge in pair:
-                    if lo < edge < hi:
-                        hi = edge
+            for a, b in returning.get(node_id, ()):
+                if lo < b:
+                    edge = a if lo < a else b
+                    return edge if edge < hi else hi
         return hi
 
     def on_first_release(self, run: Run, request: Asking) -> None:
