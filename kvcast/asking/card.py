@@ -193,8 +193,8 @@ def gives_way(plan: dict[str, Any], users: float) -> dict[str, Any] | None:
         "words": binding and binding["words"],
         "users": None if breaks is None else _users(plan, breaks, users),
         "next_gpu_users": _users(plan, enough, users),
-        "because": "recovery" if recovers and recovers < held else "load",
-        "at_least": breaks is None,
+        "because": "recovery" if enough < held else "load",
+        "at_least": breaks is None and enough == held,  # what it does not come back from is a limit that was found
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvcast import text
 from kvcast.planner.flags import READ
-from kvcast.planner.words.phrases import burst, larger, load, number, replicas
+from kvcast.planner.words.phrases import at_least, burst, larger, load, number, replicas
 
 
 def command_of(launch: dict[str, Any]) -> tuple[str, list[str]]:
@@ -76,7 +76,11 @@ def _recoverable(made: dict[str, Any], unit: str) -> list[str]:
         return [f"after {burst(recovery)} it is not back at its target {within}"]
     took = f"back after {text.seconds(max(times))} at most, on seeds {', '.join(map(str, recovery['seeds']))}"
     reach = recovery["recoverable_per_s"]
-    up_to = "" if reach is None else f"recoverable capacity: {load(reach, unit)}, back at the target {within} of "
+    up_to = (
+        ""
+        if reach is None
+        else f"recoverable capacity: {at_least(made)}{load(reach, unit)}, back at the target {within} of "
+    )
     return [f"{up_to}{burst(recovery)} (at the offered load {took}){more}"]
 
 
