@@ -276,7 +276,7 @@ def test_a_load_that_it_does_not_come_back_from_gives_way_though_none_breaks_it(
     made = {"capacity": reached, "binding": None, "answer": {"feasible": True}}
     spare = {"replicas": 2, "attainment_one_down": 0.99, "enough": True, "verdict": None}
     for recovers, told, least in (
-        (40.0, "Next GPU needed above 120 users (it would not come back from a burst).", False),
+        (40.0, "Gives way at 120 users. Next GPU needed above 120 users (it would not come back from a burst).", False),
         (640.0, "Nothing gives way up to 1,920 users, the most that were looked at.", True),
     ):
         plan = {**made, "recovery": {"recoverable_per_s": recovers}}

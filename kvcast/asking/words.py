@@ -172,8 +172,9 @@ def gives_way(card: dict[str, Any]) -> list[str]:
     until = " (it would not come back from a burst)" if found["because"] == "recovery" else ""
     more = card["answer"]["usd_per_month_per_replica"]
     cost = "" if more is None else f" (a replica more: {text.usd(more)} a month)"
-    at = "" if found["users"] is None else f"{first} at {found['users']:,} users. "  # all loads of the search are held
-    return [f"{at}Next GPU needed above {found['next_gpu_users']:,} users{until}{cost}."]
+    return [
+        f"{first} at {found['users']:,} users. Next GPU needed above {found['next_gpu_users']:,} users{until}{cost}."
+    ]
 
 
 def one_down(card: dict[str, Any]) -> list[str]:

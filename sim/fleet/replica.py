@@ -341,7 +341,8 @@ class Replica:
             self._held_tokens -= self.log.prompt[request]
             self.scheduler.submit(request)
             some = True
-        for request in [request for request, at_s in self._given_up.items() if at_s <= until_s]:
+        gone = [request for request, at_s in self._given_up.items() if at_s <= until_s] if self._given_up else ()
+        for request in gone:
             del self._given_up[request]
             self._let_go(request, self.scheduler.cancel(request))
             self._settled, some = False, True
@@ -505,10 +506,9 @@ class Replica:
             self._time_prefill(start_s, chunks[0], n, sum_context, max_context, k)
             return
         times, codes = self.step_time.decode_stretch(n, sum_context, max_context, k)
-        ends = np.empty(k + 1)
-        ends[0] = start_s
-        np.add(times, self.overhead_s, out=ends[1:])
-        self._ends = array("d", ends.cumsum()[1:].tobytes())
+        ends = times + self.overhead_s
+        ends[0] += start_s
+        self._ends = array("d", ends.cumsum().tobytes())
         self._codes = np.asarray(codes, np.int8).tobytes()
         if scheduler.loading:  # the first step after a load's arrival is another one
             del self._ends[bisect_left(self._ends, self._next_ready_s()) + 1 :]

@@ -21,6 +21,10 @@ LATER = -1
 
 def admit(s: VllmScheduler) -> None:
     """Until one does not fit. One whose LoRA adapter finds no slot is passed by."""
+    if not len(s.waiting):
+        s.left_waiting &= s.deferring
+        s.steady = _nobody_joins(s)
+        return
     skipped: list[Request] = []
     if s.fair is not None and s.budget > 0 and len(s.running) < s.most_running and len(s.waiting):
         s.fair.bring_up_to_date(s.running, s.steps)

@@ -24,7 +24,7 @@ import numpy as np
 from workloads.readers.common import Rows
 from workloads.readers.values import NOT_JSON, short
 
-CHUNK_ROWS = 8192  #: rows whose ids are held as Python objects at a time
+CHUNK_IDS = 1 << 15  #: ids that are held as Python objects at a time: what a processor's cache holds
 EXPECTED = "a list of block ids: whole numbers from 0 to 2^64 - 1, or text"
 
 
@@ -84,6 +84,7 @@ class HashIds:
     def __init__(self) -> None:
         self.lengths = array("q")
         self._pending: list[list[Any]] = []
+        self._waiting = 0  # ids of them, and rows
         self._flat = array("i")  # it grows in place, which arrays of numpy do not; "q" once an id needs it
         self._codes = IdCodes()
 
@@ -93,7 +94,8 @@ class HashIds:
             return False
         self.lengths.append(len(ids))
         self._pending.append(ids)
-        return len(self._pending) < CHUNK_ROWS or self._flush()
+        self._waiting += len(ids) + 1
+        return self._waiting < CHUNK_IDS or self._flush()
 
     def _flush(self) -> bool:
         column = self._codes.column(list(chain.from_iterable(self._pending)))
@@ -102,7 +104,7 @@ class HashIds:
         if self._flat.typecode == "i" and not np.array_equal(column, column.astype(np.int32)):
             self._flat = array("q", self._flat)
         self._flat.frombytes(column.astype(self._flat.typecode).tobytes())
-        self._pending = []
+        self._pending, self._waiting = [], 0
         return True
 
     def problem(self) -> tuple[int, tuple[str, Any, str]] | None:
