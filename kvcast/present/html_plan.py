@@ -105,7 +105,7 @@ def _plan_cards(plan: Document) -> str:
         shown.append(
             html_page.card(
                 "recoverable capacity",
-                f"{at_least(plan)}{load(up_to, capacity['unit'])}"
+                f"{at_least(dict(plan))}{load(up_to, capacity['unit'])}"
                 if capacity and up_to
                 else "yes"
                 if recovery["recovers"]
