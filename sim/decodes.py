@@ -57,7 +57,9 @@ class Decodes(Generic[R]):
     def blocks_over(self, steps: int, k: int) -> int:
         """Blocks the next k steps need."""
         rounds, rest = divmod(k, self._b)
-        return rounds * self.n + sum(self._residue[(steps + i) % self._b] for i in range(rest))
+        first = steps % self._b
+        beyond = max(first + rest - self._b, 0)  # of the last turn through the residues, from its begin
+        return rounds * self.n + sum(self._residue[first : first + rest]) + sum(self._residue[:beyond])
 
     def steps_that_fit(self, steps: int, most: int, free: int) -> int:
         """How many of the next `most` steps find their blocks among `free`."""

@@ -68,26 +68,28 @@ class PeerStepTime:
             ones = [cached + 1 for new, cached in chunks if new == 1]
             chunks = [chunk for chunk in chunks if chunk[0] > 1]
             n_decode, sum_context = n_decode + len(ones), sum_context + sum(ones)
-        ns = 0.0
+        ns = 0
         if chunks:
             n, cached = len(chunks), sum(cached for _, cached in chunks)
             tokens = float(n * ((sum(new for new, _ in chunks) + cached) // n - cached // n))
             if tokens:
-                ns += np.rint(1e6 * (4.209989e-07 * (tokens * tokens) + 1.518344e-02 * tokens + 1.650142e01))
+                ns += round(1e6 * (4.209989e-07 * (tokens * tokens) + 1.518344e-02 * tokens + 1.650142e01))
         if n_decode:
-            ns += self._decode_ns(sum_context)
-        return float(ns) * 1e-9, INTERPOLATED
+            ns += round(_decode_ns(min(sum_context / self.kv_tokens, 1.0)))
+        return ns * 1e-9, INTERPOLATED
 
     def decode_stretch(
         self, n_decode: int, sum_context: int, max_context: int, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Seconds [k] and coverage codes [k]; see `StepTime.decode_stretch`."""
         contexts = np.arange(sum_context, sum_context + k * n_decode, n_decode)
-        return self._decode_ns(contexts) * 1e-9, np.full(k, INTERPOLATED, dtype=np.int8)
+        ns = np.rint(_decode_ns(np.minimum(contexts / self.kv_tokens, 1.0)))
+        return ns * 1e-9, np.full(k, INTERPOLATED, np.int8)
 
-    def _decode_ns(self, context: Any) -> Any:
-        share = np.minimum(context / self.kv_tokens, 1.0)
-        return np.rint(1e6 * (-25.74 * (share * share) + 54.01 * share + 5.74))
+
+def _decode_ns(share: Any) -> Any:
+    """Of one or many steps by the share of the KV memory that their contexts fill; not yet whole."""
+    return 1e6 * (-25.74 * (share * share) + 54.01 * share + 5.74)
 
 
 # ---- what is simulated -----------------------------------------------------------------------------------------------

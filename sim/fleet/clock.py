@@ -33,10 +33,10 @@ class Clock(simpy.Environment):
             self._drop_moved()
         if queue:
             time_s, priority, order, _ = queue[0]
-            if time_s > self.now:
+            if time_s > self._now:
                 self.turn = -1
-            if priority == STEP_END:
-                self.turn = max(self.turn, order[0])  # type: ignore[index]
+            if priority == STEP_END and order[0] > self.turn:  # type: ignore[index]
+                self.turn = order[0]  # type: ignore[index]
         super().step()
 
     def _drop_moved(self) -> None:
@@ -103,8 +103,8 @@ class Clock(simpy.Environment):
         return self._push(event, time_s, ARRIVAL, (request, place))
 
     def _push(self, event: simpy.Event, time_s: float, priority: int, order: tuple[int, int]) -> simpy.Event:
-        if time_s < self.now:
-            raise ValueError(f"cannot schedule at {time_s} s: it is {self.now} s already")
+        if time_s < self._now:
+            raise ValueError(f"cannot schedule at {time_s} s: it is {self._now} s already")
         event._ok = True
         event._value = None
         heappush(self._queue, (time_s, priority, order, event))  # type: ignore[misc, arg-type]

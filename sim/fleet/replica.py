@@ -336,6 +336,8 @@ class Replica:
     def _receive(self, until_s: float) -> bool:
         """Queue what was held and arrived by then, and let go of what was given up or read; whether there was any."""
         held, some = self._held, False
+        if not (held or self._given_up or self._read):
+            return False
         while held and held[0][0] <= until_s:
             _, request = held.popleft()
             self._held_tokens -= self.log.prompt[request]
@@ -505,10 +507,9 @@ class Replica:
             self._time_prefill(start_s, chunks[0], n, sum_context, max_context, k)
             return
         times, codes = self.step_time.decode_stretch(n, sum_context, max_context, k)
-        ends = np.empty(k + 1)
-        ends[0] = start_s
-        np.add(times, self.overhead_s, out=ends[1:])
-        self._ends = array("d", ends.cumsum()[1:].tobytes())
+        ends = times + self.overhead_s
+        ends[0] += start_s
+        self._ends = array("d", ends.cumsum().tobytes())
         self._codes = np.asarray(codes, np.int8).tobytes()
         if scheduler.loading:  # the first step after a load's arrival is another one
             del self._ends[bisect_left(self._ends, self._next_ready_s()) + 1 :]

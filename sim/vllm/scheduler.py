@@ -172,9 +172,11 @@ class VllmScheduler:
 
     def _threshold(self) -> int:
         """The longest chunk of this step, 0: any. Alone a request keeps nobody waiting."""
-        present = len(self.running) + len(self.waiting)
         threshold = self.p.long_prefill_token_threshold
-        if present < 2 or not threshold:
+        if not threshold:
+            return 0
+        present = len(self.running) + len(self.waiting)
+        if present < 2:
             return 0
         return max(threshold, self.budget // present) if self.p.long_prefill_token_threshold_adaptive else threshold
 
@@ -207,7 +209,7 @@ class VllmScheduler:
             if tokens:
                 chunks.append((r, tokens))
                 need += self.blocks_to(r, r.computed + tokens)
-        return chunks if need <= self.cache.free else None
+        return chunks if not need or need <= self.cache.free else None
 
     def _advance_together(self, chunks: list[tuple[Request, int]]) -> None:
         need = self.decodes.blocks_at(self.steps)
@@ -267,9 +269,11 @@ class VllmScheduler:
     def shape(self) -> tuple[list[tuple[int, int]], int, int, int, int]:
         """(chunks (new, cached), decodes, sum and maximum of their contexts, rows sampled): what the step time depends
         on."""
-        chunks = [(tokens, r.computed - tokens) for r, tokens in self.chunks]
-        n = self.decoded
-        sampled = n + sum(1 for r, _ in self.chunks if r.computed == r.known)
+        chunks = []
+        n = sampled = self.decoded
+        for r, tokens in self.chunks:
+            chunks.append((tokens, r.computed - tokens))
+            sampled += r.computed == r.known
         if not n:
             return chunks, 0, 0, 0, sampled
         return chunks, n, n * self.steps - self.decoded_base, self.steps - self._min_base(), sampled
