@@ -84,7 +84,10 @@ class PeerStepTime:
         """Seconds [k] and coverage codes [k]; see `StepTime.decode_stretch`."""
         contexts = np.arange(sum_context, sum_context + k * n_decode, n_decode)
         ns = np.rint(_decode_ns(np.minimum(contexts / self.kv_tokens, 1.0)))
-        return ns * 1e-9, np.full(k, INTERPOLATED, np.int8)
+        return ns * 1e-9, np.frombuffer(_CODE * k, np.int8)
+
+
+_CODE = bytes([INTERPOLATED])
 
 
 def _decode_ns(share: Any) -> Any:
