@@ -12,12 +12,17 @@ from workloads.readers.hash_ids import HashIds
 VALUES = [3, 0.5, "7", None, True, 2**70, -1, 5, 6, 7, 8, 9]
 
 
-def test_values_come_back_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_values_come_back_as_they_were(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collected, "CHUNK_ROWS", 3)
     for n in range(len(VALUES) + 1):
         values = Collected()
-        for value in VALUES[:n]:
-            values.append(value)
+        if at_once:
+            values.extend(VALUES[: n // 2])
+            values.extend(VALUES[n // 2 : n])
+        else:
+            for value in VALUES[:n]:
+                values.append(value)
         assert len(values) == n
         assert [(type(v), v) for v in values] == [(type(v), v) for v in VALUES[:n]]
         assert [(type(values[i]), values[i]) for i in range(n)] == [(type(v), v) for v in VALUES[:n]]

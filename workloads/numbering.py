@@ -47,7 +47,7 @@ def paged(values: np.ndarray, low: int, high: int) -> np.ndarray | None:
     pages = np.zeros(((high - low) >> PAGE_BITS) + 1, bool)
     for at in range(0, len(values), PART):
         pages[(values[at : at + PART].astype(np.int64) - low) >> PAGE_BITS] = True
-    begins = np.cumsum(pages, dtype=np.int64) - 1 << PAGE_BITS
+    begins = np.cumsum(pages, dtype=integer(len(pages) << PAGE_BITS)) - 1 << PAGE_BITS
     if begins[-1] >= _most(values):
         return None
     numbers = np.empty(len(values), integer(_most(values) + (1 << PAGE_BITS)))

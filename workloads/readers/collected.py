@@ -31,8 +31,10 @@ class Collected(Sequence[Any]):
             self._open = []
 
     def extend(self, values: Sequence[Any]) -> None:
-        for value in values:
-            self.append(value)
+        self._open += values
+        while len(self._open) >= CHUNK_ROWS:
+            self._chunks.append(_packed(self._open[:CHUNK_ROWS]))
+            del self._open[:CHUNK_ROWS]
 
     def integers(self) -> np.ndarray | None:
         """int64 [n], or None where a value is no whole number of 64 bits."""

@@ -57,9 +57,8 @@ class PlainLines:
             return None
         numbers = np.fromstring(lines.translate(_NUMBERS), np.int64, sep=" ")
         width = len(shape.names) - 1 + counts
-        if (
-            len(numbers) != width.sum() or numbers.max() == np.iinfo(np.int64).max
-        ):  # a place is empty; or cut to 64 bits
+        filled = len(numbers) == width.sum()
+        if not filled or numbers.max() == np.iinfo(np.int64).max:  # what 64 bits cannot hold is read as the most they do
             return None
         at, listed, columns = np.cumsum(width) - width, np.ones(len(numbers), bool), {}
         for name in shape.names:
