@@ -1,5 +1,6 @@
 """CPU time and peak memory by requests, replicas and router: python benchmarks/bench_scale.py [--only large] [--json]
    CPU time a turn of one session of 1,000 and of 10,000 turns:  python benchmarks/bench_scale.py --only turns
+   either under another eviction policy: --policy s3fifo
 
 The mix is three layered classes (chat, RAG, agents; mean prompt about 19,000 tokens, 320 tokens of answer) in closed
 sessions, the same load for every replica. Each case is simulated in a process of its own, so that its peak is its own.
@@ -93,7 +94,7 @@ def scenario(requests: int, replicas: int, router: str, policy: str = "lru") -> 
     }
 
 
-def turns(count: int) -> float:
+def turns(count: int, policy: str = "lru") -> float:
     """CPU microseconds a turn of one session: 30 tokens more and an answer of 20, behind all that was said before."""
     import numpy as np
 
@@ -117,7 +118,8 @@ def turns(count: int) -> float:
     )
     step_time = load_step_time("h200-llama-3.1-8b-aic", "llama-3.1-8b", "bf16", 1)
     begun_s = time.process_time()
-    rec = run(workload, EngineParams(kv_blocks=100 * count, max_model_len=100 * count), step_time)
+    params = EngineParams(kv_blocks=100 * count, max_model_len=100 * count, policy=policy)
+    rec = run(workload, params, step_time)
     assert (rec.status == 0).all()
     return (time.process_time() - begun_s) / count * 1e6
 
@@ -164,7 +166,7 @@ def main() -> None:
         return
     if args.only == ["turns"]:
         for count in (1_000, 10_000):
-            print(f"{count:>11,} turns of one session {turns(count):>6.1f} us a turn", flush=True)
+            print(f"{count:>11,} turns of one session {turns(count, args.policy):>6.1f} us a turn", flush=True)
         return
     for requests, replicas in (case for size in args.only or ("small", "medium") for case in SIZES[size]):
         command = [sys.executable, __file__, "--only", "one", "--requests", str(requests), "--replicas", str(replicas)]

@@ -92,12 +92,14 @@ def load_workload(config: WorkloadConfig, seed: int = 0, untimed: bool = False) 
 def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     """Everything a run needs. `workload`: one already loaded from the same [workload] section and seed."""
     from kvcast.scenario.autoscale import warm_note
+    from kvcast.scenario.disaggregation import price_note
     from kvcast.scenario.steady import clock_note
 
     resolved = resolve(scenario)
     step_time = resolved.each[0].engine_step_time()
     workload = load_workload(resolved.scenario.workload, scenario.seed) if workload is None else workload
-    notes = [note for note in (clock_note(resolved.scenario), warm_note(resolved.scenario)) if note]
+    told = (clock_note(resolved.scenario), warm_note(resolved.scenario), price_note(resolved))
+    notes = [note for note in told if note]
     workload = workload.with_notes(*notes) if notes else workload
     check_slo_classes(scenario.slo, workload.class_slo)
     if scenario.cache.policy == OPTIMAL and (workload.concurrency is not None or (workload.column("after") >= 0).any()):

@@ -58,8 +58,8 @@ class Decodes(Generic[R]):
         """Blocks the next k steps need."""
         rounds, rest = divmod(k, self._b)
         first = steps % self._b
-        beyond = max(first + rest - self._b, 0)  # of the last turn through the residues, from its begin
-        return rounds * self.n + sum(self._residue[first : first + rest]) + sum(self._residue[:beyond])
+        over = max(first + rest - self._b, 0)
+        return rounds * self.n + sum(self._residue[first : first + rest]) + sum(self._residue[:over])
 
     def steps_that_fit(self, steps: int, most: int, free: int) -> int:
         """How many of the next `most` steps find their blocks among `free`."""

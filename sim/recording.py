@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -252,14 +252,16 @@ class TierUse:
     """What one cache tier did in a run, all replicas together."""
 
     name: str
-    capacity_blocks: int  #: per replica
-    block_bytes: int
+    capacity_blocks: int | None  #: per replica; None where theirs differ
+    block_bytes: int  #: of the first, where they differ
     bandwidth_bytes_s: float  #: per replica
     loaded_blocks: int
     written_blocks: int
     dropped_blocks: int  #: given away for lack of room
     stored_blocks: int  #: at the end
     link_busy_s: float  #: seconds its link was loading, latency included
+    loaded_bytes: int
+    written_bytes: int
     # of a store that all replicas share (sim.kvcache.store), whose capacity is that of all
     shared: bool = False
     total_bytes_s: float = float("inf")  #: of all its loads
@@ -270,9 +272,16 @@ class TierUse:
 
 def summed_use(uses: Sequence[TierUse]) -> TierUse:
     """What a tier of several schedulers did, together."""
-    blocks = ("loaded_blocks", "written_blocks", "dropped_blocks", "stored_blocks")
+    blocks = ("loaded_blocks", "written_blocks", "dropped_blocks", "stored_blocks", "loaded_bytes", "written_bytes")
     summed = (*blocks, "link_busy_s", "store_busy_s", "store_waited_s", "loads")
-    return replace(uses[0], **{name: sum(getattr(use, name) for use in uses) for name in summed})
+    sums = {name: sum(getattr(use, name) for use in uses) for name in summed}
+    return replace(uses[0], **sums, capacity_blocks=same(use.capacity_blocks for use in uses))
+
+
+def same(values: Iterable[int | None]) -> int | None:
+    """The value of all, None where they differ."""
+    each = set(values)
+    return each.pop() if len(each) == 1 else None
 
 
 @dataclass(frozen=True)

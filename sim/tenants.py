@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from workloads.errors import InputError, hint
+from workloads.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +36,6 @@ def weights_of(tenants: Sequence[str], weights: Mapping[str, float]) -> list[flo
             raise InputError(
                 f"[engine] tenant_weights: {name!r} is no tenant of the workload; expected one of"
                 f" {', '.join(sorted(named)[:20]) or 'its tenants, of which it has none'}"
-                f"{hint(name, sorted(named))}"
+                f"{did_you_mean(name, sorted(named))}"
             )
     return [weights.get(name, weights.get(name.rpartition("/")[0], 1.0)) for name in tenants]

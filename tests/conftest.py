@@ -45,6 +45,7 @@ PURE_ONLY = (
     "test_engine.py::test_the_longest_prefix_is_looked_for_among_the_first_of_the_waiting",
     "test_fair.py::test_into_an_empty_queue_a_tenant_comes_back_no_lower_than_who_left_it_last",
     "test_fair.py::test_who_was_away_begins_no_lower_than_those_that_wait_and_no_higher",
+    "test_policy_runs.py::test_a_turn_visits_no_turn_before_it",
     "test_policy_runs.py::test_planted_faults_are_noticed",
     "test_router.py::test_least_loaded_is_the_least_of_all",
     "test_router.py::test_what_is_wrong_names_the_class_and_the_method",  # the line has two words more

@@ -588,3 +588,18 @@ def test_a_plan_says_what_a_failure_does_and_refuses_what_scales(tmp_path) -> No
     assert failure_words({}) == ""
     with pytest.raises(InputError, match=r"rule = 'slo': a plan looks for a fleet that does not change"):
         plan(scenario_from_doc({**SMALL, "autoscale": {"rule": "slo"}}))
+
+
+def test_a_clock_that_is_stopped_beside_processes_stands_where_it_was() -> None:
+    """It went on to the horizon, and every step under way was taken for done."""
+    from simpy.core import StopSimulation
+
+    from sim.fleet.clock import Clock
+
+    def stop(request: int) -> None:
+        raise StopSimulation(None)
+
+    clock = Clock()
+    clock.call_at(3.0, 0, stop)
+    clock.run_beside(10.0, lambda: False)
+    assert clock.now == 3.0

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -122,3 +123,19 @@ def test_a_table_in_row_groups_is_the_file_of_the_table_at_once(
     arrays = {"a": pa.array(a), "word": pa.array(words, pa.string()), "half": pa.array(a / 2)}
     pq.write_table(pa.table(arrays), tmp_path / "once.parquet", compression="zstd", row_group_size=64)
     assert (tmp_path / "groups.parquet").read_bytes() == (tmp_path / "once.parquet").read_bytes()
+
+
+def test_columns_are_a_table_to_pyarrow_and_say_what_they_are() -> None:
+    """Report.requests as tables: whole, with every column made, and never names taken for rows."""
+    made = Columns({"a": np.arange(3), "b": partial(minus, np.arange(3.0), np.ones(3))})
+    table = pa.table(made)
+    assert table.to_pydict() == {"a": [0, 1, 2], "b": [-1.0, 0.0, 1.0]}
+    assert table.schema.types == [pa.int64(), pa.float64()]
+    assert repr(made) == "Columns(3 rows: a, b)"
+    assert repr(Columns({})) == "Columns(0 rows: )"
+    assert pd.DataFrame(dict(made)).to_dict("list") == table.to_pydict()
+    with pytest.raises(TypeError, match=r"expected one of them, columns\[name\], or dict\(columns\)"):
+        pd.DataFrame(made)
+    requests = report().requests
+    assert pa.table(requests).column_names == list(requests)
+    assert repr(requests).startswith(f"Columns({len(requests['status']):,} rows: ")

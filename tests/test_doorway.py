@@ -167,3 +167,13 @@ def test_prompts_wait_for_every_third_step_while_anybody_decodes() -> None:
     log: list = []
     run(w, params(prefill_schedule_interval=3, max_num_batched_tokens=9), UnitSteps(), step_log=log)
     assert [step for step, (_, _, tokens, *_) in enumerate(log) if any(who == 1 for who, _ in tokens)] == [3, 6]
+
+
+def test_prompts_wait_again_once_nobody_is_left_waiting() -> None:
+    """The same; request 1 takes step 3 and leaves request 2 waiting, whose prompt the next step computes; of request 3,
+    there at 4.5 s, step 7 does."""
+    w = plain([0.0, 1.0, 1.0, 4.5], [4, 8, 8, 8], [12, 1, 1, 1])
+    log: list = []
+    run(w, params(prefill_schedule_interval=3, max_num_batched_tokens=9), UnitSteps(), step_log=log)
+    steps = {who: step for step, (_, _, tokens, *_) in enumerate(log) for who, _ in tokens if who}
+    assert steps == {1: 3, 2: 4, 3: 7}

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sim.decodes import Decodes
 from sim.fleet.replica import Replica
 from sim.recording import COMPLETED, KV_TOO_SMALL, SESSION_TRUNCATED, TOO_LONG, UNFINISHED, Recording
+from sim.request import Request
 from sim.scenario import EngineParams
 from sim.simulate import run
 from sim.vllm.scheduler import VllmScheduler
@@ -26,6 +28,15 @@ from workloads.columns import PrefixTree, Workload
 def same(a: Recording, b: Recording) -> None:
     """Every column, step and sample equal to the last bit."""
     assert next(unequal(a, b), "") == ""
+
+
+def test_the_blocks_of_steps_to_come_are_those_of_each():
+    decodes: Decodes[Request] = Decodes(4)
+    for i, base in enumerate((-12, -8, -7, -5)):
+        decodes.join(Request(i, 40, 5, 0.0, []), base)
+    for steps in range(9):
+        for k in range(11):
+            assert decodes.blocks_over(steps, k) == sum(decodes.blocks_at(steps + i) for i in range(k))
 
 
 def textbook() -> Workload:

@@ -12,11 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from kvcast import api
 from kvcast.cli import main
 from kvcast.commands import export
+from kvcast.config import scenario_from_doc
 from kvcast.observed import is_series, parsed, seen, series
 from kvcast.observed.page import MOST_PAGES
-from kvcast.observed.series import TOKEN_S, Events, _histogram, _one_two_five, _summed, scrapes
+from kvcast.observed.series import TOKEN_S, Events, Labels, _histogram, _one_two_five, _summed, openmetrics, scrapes
 from kvcast.store.runs import load_run
 from sim.recording import COMPLETED
 from workloads.errors import InputError
@@ -223,3 +225,25 @@ def test_what_it_refuses(made, tmp_path, capsys):
     bad.write_text('vllm:x{a="1"} 1 100.000\n# EOF\n')
     with pytest.raises(InputError, match="all samples of one moment"):
         series(bad)
+
+
+def test_each_engine_has_its_own_memory():
+    """A replica that prefills has other KV blocks than those that decode: its share in use is of its own."""
+    given = {
+        "workload": {"preset": "chat", "requests": 40},
+        "run": {"warmup_s": 0.0},
+        "hardware": {"gpu": "h200"},
+        "cluster": {"replicas": 2},
+        "disaggregation": {"prefill_replicas": 1, "prefill_tensor_parallel": 2},
+    }
+    prepared = api.prepare(scenario_from_doc(given))
+    rec = api.record(prepared)
+    at_s = np.arange(0.0, rec.end_s, 0.5)
+    lines = list(openmetrics(rec, prepared.workload, Labels("m", rec.block_size, True), at_s, 0.0))
+    assert len(set(rec.kv_blocks_of.tolist())) == 2
+    for replica, (samples, blocks) in enumerate(zip(rec.samples, rec.kv_blocks_of.tolist(), strict=True)):
+        assert any(f'num_gpu_blocks="{blocks}",engine="{replica}"' in line for line in lines)
+        usage = [line for line in lines if line.startswith(f'vllm:kv_cache_usage_perc{{engine="{replica}"')]
+        most = max(float(line.split()[1]) for line in usage)
+        place = np.searchsorted(samples.t_s, at_s, side="right") - 1
+        assert most == pytest.approx(samples.blocks_in_use[place[place >= 0]].max() / blocks)

@@ -35,7 +35,7 @@ def watched(tmp_path_factory):
     own = replace(own, tree=tree, leaf=leaf, prefix_identity=True)
     rec = served(server(), TRUTH, own, seed=5)
     (folder / "R.json").write_text(json.dumps(result(rec, own, seed=5)))
-    labels = Labels("llama-3.1-8b", rec.block_size, rec.kv_blocks, True)
+    labels = Labels("llama-3.1-8b", rec.block_size, True)
     lines = openmetrics(rec, own, labels, scrapes(run_end_s(rec), 0.5), 1000.0)
     (folder / "pages.om").write_text("\n".join(lines) + "\n")
     return folder, rec, own

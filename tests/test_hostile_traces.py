@@ -21,7 +21,7 @@ from workloads.errors import InputError
 from workloads.load import load
 from workloads.readers import archive, read, sniff
 from workloads.readers.engine_case import read_case
-from workloads.readers.hash_ids import CHUNK_ROWS
+from workloads.readers.hash_ids import CHUNK_IDS
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURST = "Timestamp,Model,Request tokens,Response tokens\n"
@@ -153,7 +153,10 @@ def test_text_ids_and_numbers_do_not_meet_in_one_weka_file(tmp_path: Path) -> No
     assert shared_by_tree(named.tree, named.leaf, 0, 1) == 8
 
 
-@pytest.mark.parametrize("before", [1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1])
+ROWS = -(-CHUNK_IDS // 3)  #: of two ids each that are one chunk
+
+
+@pytest.mark.parametrize("before", [1, ROWS - 1, ROWS, ROWS + 1])
 def test_text_ids_and_numbers_do_not_meet_across_chunks(tmp_path: Path, before: int) -> None:
     rows = [json.dumps({**ROW, "hash_ids": [2 * i, 2 * i + 1]}) for i in range(before)]
     path = write(tmp_path / "t.jsonl", *rows, {**ROW, "hash_ids": [before, "x"]}, ROW)

@@ -35,6 +35,19 @@ SHOCKED = (
     MIX
     + '[[shock]]\nkind = "long-prompts"\nat_s = 30.0\nduration_s = 20.0\n[[shock]]\nkind = "cache-lost"\nat_s = 40.0\n'
 )
+POOLS = (
+    MIX.replace("duration_s = 120.0", "duration_s = 60.0").replace("[cost]\ngpu_hour_usd = 4.0\n", "")
+    + """
+[[pool]]
+name = "new"
+hardware = { gpu = "h200" }
+gpu_hour_usd = 4.0
+[[pool]]
+name = "old"
+hardware = { gpu = "a100" }
+gpu_hour_usd = 1.0
+"""
+)
 TRACE = """
 [workload]
 trace = "{folder}/trace.jsonl"
@@ -79,7 +92,7 @@ def folder(tmp_path_factory):
 
 def once(folder, toml):
     """The run of a scenario, simulated for the first test that asks."""
-    name = f"run {(MIX, OVERLOADED, SHOCKED, TRACE).index(toml)}"
+    name = f"run {(MIX, OVERLOADED, SHOCKED, TRACE, POOLS).index(toml)}"
     return load_run(folder / name) if (folder / name).exists() else run_of(folder, toml, name)
 
 
@@ -99,6 +112,7 @@ BY_CLASS = SloConfig(
         (OVERLOADED, SloConfig(ttft_s=2.0, attainment=0.5), 1.0),
         (SHOCKED, SloConfig(ttft_s=0.2, attainment=0.8), 4.0),
         (TRACE, SloConfig(ttft_s=0.05, attainment=0.9), 3.0),
+        (POOLS, STRICT, 2.5),  # the mean of its pools' prices
     ],
 )
 def test_it_is_what_a_new_run_says(folder, toml, slo, usd):
@@ -138,3 +152,8 @@ def test_limits_of_nobody_are_refused_as_a_run_refuses_them(folder):
         InputError, match=r"^\[slo.classes.chats\] applies to no request: .*there are: chat, coding-agent"
     ):
         judged_anew(once(folder, MIX), SloConfig(classes={"chats": SloClass(ttft_s=1.0)}), None)
+
+
+def test_pools_have_one_price_each(folder):
+    with pytest.raises(InputError, match=r"^\[\[pool\]\]: a price of 3.0 for all GPUs"):
+        judged_anew(once(folder, POOLS), STRICT, 3.0)

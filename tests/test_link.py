@@ -115,6 +115,7 @@ def test_a_mix_of_ones_own_goes_compressed_or_is_said_not_to_fit(base):
         ({"model.config": "/etc/passwd"}, "a page reads no files"),
         ({"hardware.profile": "/tmp/p.json"}, "expected a bundled profile, atlas:GPU or roofline:GPU"),
         ({"hardware.profile": "../p"}, "expected a bundled profile"),
+        ({"workload.demand.file": "/etc/passwd"}, r"\[workload.demand\] file = '/etc/passwd'.*a page reads no files"),
         ({"hardware.profile": "atlas:../../p"}, "expected a bundled profile"),
         ({"hardware.profile": "atlas:h300"}, "expected a bundled profile"),
         ({"hardware.gpu": "/tmp/h200"}, "expected one of a10, a100, "),
@@ -153,6 +154,43 @@ def test_a_link_never_imports_what_it_names(base, tmp_path, monkeypatch):
     ):
         with pytest.raises(InputError, match=r"\[cluster\] router = 'evil:Router'.* a page runs no code of yours"):
             read()
+    assert "evil" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("tables", "line"),
+    [
+        ("[disaggregation]\nprefill_replicas = 1\nprefill_router = 'evil:Router'", "a page runs no code of yours"),
+        ("[disaggregation]\nprefill_replicas = 1\nprefill_router = [1]", "a page runs no code of yours"),
+        ("[cluster]\nrouter = [1]", "a page runs no code of yours"),
+        ("[disaggregation]\nprefill_replicas = 1\nprefill_profile = '/etc/passwd'", "expected a bundled profile"),
+        ("[workload.demand]\nfile = '/etc/passwd'", "a page reads no files of the server"),
+        (
+            "[[pool]]\nname = 'a'\nhardware = { profile = '/etc/passwd' }",
+            r"\[pool.a\] hardware.profile = '/etc/passwd'",
+        ),
+        (
+            "[[pool]]\nname = 'a'\nmodel = { config = '/etc/passwd' }",
+            r"\[pool.a\] model.config = '/etc/passwd', .*no files",
+        ),
+        ("[[pool]]\nname = 'a'\nmodel = { name = '/tmp/m' }", r"\[pool.a\] model.name = '/tmp/m'"),
+        ("[[pool]]\nhardware = { gpu = '/tmp/h200' }", r"\[pool.0\] hardware.gpu = '/tmp/h200'"),
+        ("[pool]\nname = 'a'\nhardware = { profile = '/etc/passwd' }", "pool"),
+    ],
+)
+def test_no_section_names_a_file_or_code(base, tmp_path, monkeypatch, tables, line):
+    """Sections that came later are as harmless as the first: nothing is imported, and no row of a file is in a line."""
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    content = f"workload.preset = 'demo'\n{tables}\n".encode()
+    packed = base64.urlsafe_b64encode(zlib.compress(content)).decode()
+    for read in (
+        lambda: link.scenario_in(content, "s.toml", POLICIES),
+        lambda: link.scenario_of({"scenario": packed}, base, POLICIES),
+    ):
+        with pytest.raises(InputError, match=line) as said:
+            read()
+        assert "root:" not in str(said.value)
     assert "evil" not in sys.modules
 
 

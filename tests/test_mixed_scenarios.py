@@ -14,13 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvcast import api
+from kvcast import api, text
 from kvcast.cli import main as kvcast
 from kvcast.config import apply_overrides, load_scenario, scenario_from_doc
-from kvcast.planner.mixed import plan_pools
-from kvcast.present import summary_text
+from kvcast.figures import cache
+from kvcast.planner.mixed import as_text, plan_pools
+from kvcast.present import summary_text, verdict
+from kvcast.present.cache_text import tier_lines
 from kvcast.scenario.toml import dumps
 from kvcast.studies import compare
+from kvcast.trust import model_error
+from kvcast.trust.step_error import step_error
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -98,10 +102,7 @@ def test_what_is_of_one_gpu_is_not_taken_to_another() -> None:
         (["pool.old.engine.max_num_seqs=many"], '[engine] max_num_seqs = "many": expected an integer'),
         (["pool.old.engine.max_num_seqs=-1"], "[pool.old] [engine] max_num_seqs = -1"),
         (["pool.old.hardware.gpu=nosuch"], "[pool.old]"),
-        (
-            ["disaggregation.prefill_replicas=1", "cluster.replicas=3"],
-            "[[pool]] with [disaggregation]: not simulated together",
-        ),
+        (["disaggregation.prefill_replicas=1"], "scenario: [[pool]] with [disaggregation]: not simulated together"),
         (["autoscale.rule=hpa", "autoscale.target=2"], "[[pool]] with [autoscale]"),
         (["cache.policy=clairvoyant"], "[[pool]] with [cache] policy"),
         (
@@ -125,6 +126,13 @@ def test_a_class_must_say_which_model_it_asks_for() -> None:
         api.simulate(scenario(*two))
     with pytest.raises(InputError, match=r"\[workload.class.a\] pool = 'x': expected \[\[pool\]\] tables with it"):
         scenario("workload.class.a.pool=x", pool=[])
+
+
+def test_a_trace_asks_for_no_model(tmp_path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"timestamp": 0, "input_length": 9, "output_length": 2, "hash_ids": [1]}\n')
+    given = scenario("pool.old.model.name=qwen3-8b", workload={"trace": str(tmp_path / "t.jsonl")}, run={})
+    with pytest.raises(InputError, match=r"trace with \[\[pool\]\] tables of 2 models: expected pools of one"):
+        api.simulate(given)
 
 
 # -- what comes out ----------------------------------------------------------------------------------------------------
@@ -168,6 +176,35 @@ def test_who_has_a_pool_to_itself_pays_for_it() -> None:
         row = report.classes[name]
         assert row["gpu_hours"] == pytest.approx(rows[pool]["gpu_hours"])
         assert row["usd_per_request"] * row["arrived"] == pytest.approx(rows[pool]["usd"])
+
+
+def test_what_nobody_used_is_paid_by_all() -> None:
+    """Both classes have the fast pool to themselves and the old ones idle: bills still add up to the cost, on every
+    side of them."""
+    report = api.simulate(scenario("workload.class.a.pool=fast", "workload.class.b.pool=fast"))
+    usd, (fast, old) = report.summary["cost"]["usd"], report.summary["pools"]
+    assert usd == pytest.approx(fast["usd"] + old["usd"]) != fast["usd"]
+    assert sum(row["usd_per_request"] * row["arrived"] for row in report.classes.values()) == pytest.approx(usd)
+    assert fast["usd_per_request"] * fast["requests"] == pytest.approx(usd)
+    assert (old["requests"], old["usd_per_request"]) == (0, None)
+    unpriced = api.simulate(
+        scenario("cost.prices={h200 = 4.0}", "workload.class.a.pool=fast", "workload.class.b.pool=fast")
+    )
+    assert unpriced.summary["pools"][0]["usd_per_request"] is None  # nobody knows what they pay for the others
+
+
+@pytest.mark.parametrize(("model", "bytes_a_token"), [("llama-3.1-8b", 131_072), ("qwen3-8b", 147_456)])
+def test_a_tier_of_unlike_replicas_counts_the_bytes_of_each(model: str, bytes_a_token: int) -> None:
+    """Only one of two models is asked for: what leaves its memory is written, in blocks of its own size."""
+    small = {"engine": {"kv_blocks": 60, "max_model_len": 900}}
+    pools = [{"name": "x", **small}, {"name": "y", "model": {"name": "qwen3-8b"}, "hardware": {"gpu": "h100"}, **small}]
+    asks = [f"workload.class.{name}.model={model}" for name in "ab"]
+    tier = {"name": "dram", "capacity_gib": 1, "bandwidth_gb_per_s": 40}
+    result = api.run(api.prepare(scenario(*asks, pool=pools, cache={"tiers": [tier]})))
+    gpu, dram = result.report.summary["tiers"]
+    assert dram["written_bytes"] == result.report.summary["evicted_blocks"] * 16 * bytes_a_token > 0
+    assert (gpu["capacity_blocks"], dram["capacity_blocks"]) == (60, None)
+    assert f"; {dram['stored_blocks']:,} blocks at the end" in tier_lines(result.report.summary)[1]
 
 
 def test_a_price_that_is_not_known_makes_no_cost() -> None:
@@ -245,6 +282,33 @@ def test_a_plan_that_cannot_be_made_says_why(sets: list[str], said: str) -> None
         plan_pools(scenario(*sets, slo=SLO))
 
 
+def test_a_mix_that_follows_the_clock_is_planned_for_its_worst_hour() -> None:
+    """The third of four hours has almost all of the load."""
+    demand = {"factors": [0.1, 0.1, 3.7, 0.1], "period_s": 14400}
+    classes = [{**one, "rate": one["rate"] / 100} for one in DOC["workload"]["class"]]
+    pools = [{**pool, "engine": {"kv_blocks": 200, "max_model_len": 2000}} for pool in DOC["pool"]]
+    workload, slo = {"class": classes, "demand": demand}, {"attainment": 0.9, "e2e_s": 5.0}
+    given = scenario(workload=workload, slo=slo, pool=pools, run={})
+    made = plan_pools(given, seeds=1)
+    assert made["worst_hour_from_s"] == pytest.approx(7200, abs=1)
+    assert "for its worst hour, from 7,200 s on" in as_text(made)
+    asked = plan_pools(scenario(workload={**workload, "duration_s": 900}, slo=slo, pool=pools), seeds=1)  # as given
+    assert asked["worst_hour_from_s"] is None
+    assert f"caution: {asked['watched']}" in as_text(asked)
+    assert asked["watched"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [["--every"], ["--max-replicas", "2"], ["--confidence", "0.8"], ["--growth", "2"], ["--set", "plan.splits=true"]],
+)
+def test_what_a_plan_of_mixes_does_not_read_is_refused(tmp_path, capsys, asked: list[str]) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(dumps(scenario("plan.pools=true", slo=SLO)))
+    assert kvcast(["plan", str(path), *asked]) == 2
+    assert " with [plan] pools = true: expected one of them" in capsys.readouterr().err
+
+
 def test_plan_on_the_command_line(tmp_path, capsys) -> None:
     path = tmp_path / "s.toml"
     path.write_text(dumps(scenario("plan.pools=true", slo={"attainment": 0.5, "ttft_s": 5.0})))
@@ -273,3 +337,57 @@ def test_the_example_runs() -> None:
     s = api.simulate(given).summary
     assert s["completed"] == s["arrived"]
     assert len(s["pools"]) == 2
+
+
+# -- said of a fleet of several kinds ----------------------------------------------------------------------------------
+
+APART = {
+    "pool": [],
+    "hardware": {"gpu": "h200"},
+    "cluster": {"replicas": 3},
+    "disaggregation": {"prefill_replicas": 1, "prefill_tensor_parallel": 2, "prefill_profile": "atlas:h100"},
+    "cost": {"gpu_hour_usd": 4.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "fleet", "kinds"),
+    [
+        ({}, "1 × H200-SXM + 2 × A100-SXM4-80GB", (("fast", 1), ("old", 2))),
+        (APART, "1 replica of 2 × H100-SXM-80GB + 2 × H200-SXM", (("decode", 2), ("prefill", 1))),
+    ],
+)
+def test_a_fleet_is_told_by_its_kinds(given: dict[str, Any], fleet: str, kinds: tuple[tuple[str, int], ...]) -> None:
+    """GPUs, KV memory, step times and their error, whether kinds are [[pool]] tables or prefill and decode."""
+    prepared = api.prepare(scenario(**given))
+    result = api.run(prepared)
+    made, resolved = api.as_document(result), prepared.resolved
+    assert verdict.fleet_of(made) == fleet
+    assert resolved.names == tuple(name for name, _ in kinds)
+    each = dict(zip(resolved.names, resolved.each, strict=True))
+    blocks = sum(each[name].params.kv_blocks * n for name, n in kinds)
+    timeline = result.report.timeline
+    seen = timeline["blocks_in_use"] + timeline["blocks_cached_idle"] + timeline["blocks_free"]
+    assert set(seen.tolist()) == {blocks}
+    assert f"KV cache: {text.count(blocks)} blocks" in cache.kv_occupancy(made, timeline).layout.title.text
+    for kind in resolved.each:
+        assert kind.profile.content_hash in made["profile_provenance"]["content_hash"]
+        assert f"step times: {kind.profile.id}" in summary_text.heading(result)
+    shares = [step_error(kind.profile).share for kind in resolved.each]
+    assert model_error.scaled(prepared).share == max(shares)
+    assert len(set(shares)) == 2
+
+
+def test_one_price_for_two_gpus_is_said() -> None:
+    note = "cost: an hour of H100-SXM-80GB, which prefills, at the price of H200-SXM"
+    assert note in api.simulate(scenario(**APART)).notes
+    assert note not in api.simulate(scenario("disaggregation.prefill_profile=", **APART)).notes
+
+
+def test_a_price_of_nothing_is_a_price() -> None:
+    """GPUs that one owns: the resolved scenario loads as itself."""
+    import tomllib
+
+    given = api.resolve(scenario("cost.prices.h200=0.0")).scenario
+    assert [pool.gpu_hour_usd for pool in given.pool] == [0.0, 1.5]
+    assert dumps(api.resolve(scenario_from_doc(tomllib.loads(dumps(given)))).scenario) == dumps(given)

@@ -117,6 +117,7 @@ def test_a_stretch_is_its_steps(ones, context):
     assert list(zip(seconds.tolist(), codes.tolist(), strict=True)) == alone
     beyond = times.step([], 7, 10**6, 300, 7)[0]  # contexts that the memory cannot hold count as all of it
     assert beyond == pytest.approx(0.03401)
+    assert times.decode_stretch(7, 10**6, 300, 2)[0].tolist() == [beyond, beyond]
 
 
 def test_where_one_token_is_a_decode():

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from sim.kvcache.policies.by_key import Gdsf, Lfu, Tlru
 from sim.kvcache.policies.ghosts import Ghosts
 from sim.kvcache.policies.s3fifo import S3Fifo
 from sim.kvcache.policies.sieve import Sieve
-from sim.kvcache.ranked import RankedCache
+from sim.kvcache.ranked import Node, RankedCache
 from sim.recording import Recording
 from sim.scenario import EngineParams
 from sim.simulate import run
@@ -207,6 +209,57 @@ def test_nothing_grows_with_the_number_of_requests() -> None:
             assert len(ghosts._queue) < 3000
 
 
+def test_names_are_forgotten_by_age() -> None:
+    """Blocks 5 to 9 of an eviction came back; 8 and 9 are evicted again, and are younger than all that was left."""
+    ghosts = Ghosts()
+    ghosts.add(1, 0, 20)
+    assert ghosts.take(1, 5, 10) == [(5, 10)]
+    ghosts.add(1, 8, 10)
+    left = []
+    while ghosts.blocks:
+        ghosts.trim(ghosts.blocks - 1)
+        left.append(ghosts.blocks)
+    assert left == list(range(16, -1, -1))
+    ghosts = Ghosts()
+    ghosts.add(1, 0, 20)
+    ghosts.take(1, 5, 10)
+    ghosts.add(1, 8, 10)
+    ghosts.trim(2)
+    assert ghosts.take(1, 0, 20) == [(8, 10)]
+    assert not ghosts.blocks
+    assert not ghosts._by_node
+
+
+def test_a_turn_visits_no_turn_before_it() -> None:
+    """What a turn of a session does to its runs does not grow with the turns before, each of another history."""
+
+    class Counting(list):
+        """Runs of a node; how often one was looked at."""
+
+        looked = 0
+
+        def __getitem__(self, at: Any) -> Any:
+            Counting.looked += len(range(*at.indices(len(self)))) if isinstance(at, slice) else 1
+            return super().__getitem__(at)
+
+        def __iter__(self) -> Iterator:
+            Counting.looked += len(self)
+            return super().__iter__()
+
+    for policy in ("fifo", "filo", "lfu", "slru", "s3fifo", "sieve", "quota", "lru", "mru"):
+        cache = small_worlds.objects(make(policy, World(small_worlds.ONE, 4000, 1)), 4000)
+        looked = []
+        for turn in range(1, 1201):
+            Counting.looked = 0
+            serve(cache, Visit(0, [(7, 3 * turn)]), 3 * turn, 3 * turn - 1)
+            node = cache.nodes[7]
+            node.runs = Counting(node.runs) if turn == 1 else node.runs
+            looked.append(Counting.looked)
+        assert max(looked[-100:]) <= max(looked[100:200]) + 20, policy  # a search halves what it searches
+        assert node.hi == 3600
+        cache.check()
+
+
 def golden(policy: str) -> None:
     for trace in small_worlds.TRACES:
         small_worlds.test_misses_of_libcachesim(policy, trace)
@@ -252,7 +305,31 @@ FAULTS = {
         RankedCache,
         "_join",
         staticmethod(lambda node: _join_all(node)),
+        lambda: test_runs_are_single_blocks("lruk"),
+    ),
+    "a leaf joined whatever its state": (
+        RankedCache,
+        "_deepest",
+        lambda self, node: _join_idle(self, node),
         lambda: test_runs_are_single_blocks("lfu"),
+    ),
+    "hits that are not handed on": (
+        RankedCache,
+        "told",
+        lambda self, node, i: _keep_hits(self, node, i),
+        lambda: test_runs_are_single_blocks("lfu"),
+    ),
+    "a release that is not handed on": (
+        RankedCache,
+        "told",
+        lambda self, node, i: _keep_release(self, node, i),
+        lambda: test_runs_are_single_blocks_under_load("lfu"),
+    ),
+    "a cut that halves what ends there": (
+        Node,
+        "ending",
+        lambda self, at: _cut_shallow(self, at),
+        lambda: test_runs_are_single_blocks_under_load("lfu"),
     ),
     "a parent that is no leaf when its child goes": (
         RankedCache,
@@ -279,9 +356,41 @@ FAULTS = {
 def _join_all(node: object) -> None:
     runs = node.runs  # type: ignore[attr-defined]
     for i in range(len(runs) - 1, 0, -1):
-        if runs[i - 1].refs == runs[i].refs:
+        if runs[i - 1].hi not in node.pins:
             runs[i - 1].hi = runs[i].hi
             del runs[i]
+
+
+def _join_idle(cache: RankedCache, node: Node) -> Run:
+    while len(node.runs) > 1 and node.runs[-2].lo >= node.pinned:
+        node.runs[-2].hi = node.runs.pop().hi
+    return cache.told(node, len(node.runs) - 1)
+
+
+_told, _ending = RankedCache.told, Node.ending
+
+
+def _keep_hits(cache: RankedCache, node: Node, i: int) -> Run:
+    before = node.runs[i - 1].uncounted
+    told = _told(cache, node, i)
+    node.runs[i - 1].uncounted = before if i else 0
+    return told
+
+
+def _keep_release(cache: RankedCache, node: Node, i: int) -> Run:
+    before = node.runs[i - 1].released
+    told = _told(cache, node, i)
+    node.runs[i - 1].released = before
+    return told
+
+
+def _cut_shallow(node: Node, at: int) -> int:
+    """The deep half loses the hits that ended at its end."""
+    i = _ending(node, at)
+    if i + 1 < len(node.runs) and node.runs[i + 1].lo == at:
+        node.runs[i].uncounted += node.runs[i + 1].uncounted
+        node.runs[i + 1].uncounted = 0
+    return i
 
 
 def _trim_no_parent(cache: RankedCache, node: object, run: Run) -> None:

@@ -191,6 +191,15 @@ def test_a_replica_with_ranks_may_fail_and_drain(kind: str) -> None:
         assert not (rec.status == UNFINISHED).any()
 
 
+def test_a_tier_in_parts_is_the_whole_tier_of_its_replica() -> None:
+    """Room and bandwidth are those of all ranks together, and the link's busy time is a share of one link."""
+    work, tier = random_workload(0, rate=200.0), TierParams("ram", 200, 1e9, 0.0, 4096)
+    use = run(work, _asked("tier", ranks=2, tiers=(tier,)), Together(2), replicas=3).tiers[0]
+    assert (use.capacity_blocks, use.bandwidth_bytes_s) == (400, 2e9)
+    assert use.loaded_bytes == use.loaded_blocks * 4096 > 0
+    assert use.link_busy_s == pytest.approx(use.loaded_bytes / use.bandwidth_bytes_s)
+
+
 def test_the_step_log_tells_of_all_ranks() -> None:
     rows: list[tuple] = []
     run(plain([0, 0], [4, 6], [2, 2]), params(), UnitTogether(2), step_log=rows)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from kvcast import api, plan
+from kvcast.asking import card
 from kvcast.config import override, scenario_from_doc
 from kvcast.planner import advise
 from kvcast.planner import returning as asked
@@ -134,3 +135,20 @@ def test_a_smaller_fleet_of_advice_must_come_back_too(first, n, found) -> None:
 
     assert advise._back(change("free", "free", 6), n, 6, back) == found
     assert asked_of == list(range(n or 6, min(found or 6, 5) + 1))
+
+
+@pytest.mark.parametrize(
+    ("resource", "breaks", "users"), [("recovery", 6.0, 150), ("compute", 6.0, 300), (None, None, 150)]
+)
+def test_users_at_which_a_burst_is_too_much_are_those_that_give_way(resource, breaks, users) -> None:
+    """100 users are 2 requests/s; the fleet comes back from 3 and holds 5."""
+    plan = {
+        "answer": {"feasible": True},
+        "capacity": {"slo_capacity_per_s": 5.0, "breaks_at_per_s": breaks, "offered_rate_per_s": 2.0},
+        "binding": {"resource": resource, "rivals": [], "words": ""},
+        "recovery": {"recoverable_per_s": 3.0},
+    }
+    found = card.gives_way(plan, 100.0)
+    assert found is not None
+    assert (found["users"], found["next_gpu_users"], found["because"]) == (users, 150, "recovery")
+    assert not found["at_least"]

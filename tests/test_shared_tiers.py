@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from kvcast import api
 from kvcast.config import load_scenario, scenario_from_doc
+from kvcast.planner.command import launch_of
 from kvcast.present import summary_text
 from sim.fleet.mixed import Kind, Mixed
 from sim.kvcache.store import Shelf, Store
@@ -240,6 +241,17 @@ def test_a_store_is_worth_more_than_tiers_apart() -> None:
     own = api.simulate(scenario(shared=False)).summary
     assert s["prefix_hit_rate"] > own["prefix_hit_rate"] + 0.1
     assert "shared" not in own["tiers"][2]
+
+
+def test_a_launch_command_has_no_memory_for_the_store() -> None:
+    """--kv-offloading-size is a replica's own host memory: the store's 200 GiB are not it."""
+    made = launch_of(scenario())
+    assert made["vllm"][made["vllm"].index("--kv-offloading-size") + 1] == "4"
+    assert "the shared store store is a service of its own: this command runs without it" in made["notes"]
+    blocks = {"name": "dram", "capacity_blocks": 99, "bandwidth_gb_per_s": 40}
+    made = launch_of(scenario_from_doc({**DOC, "cache": {"tiers": [blocks]}}))
+    assert "--kv-offloading-size" not in made["vllm"]
+    assert "--kv-offloading-size is left out: it takes GiB, the cache tier's size is given in blocks" in made["notes"]
 
 
 def test_the_example_runs() -> None:

@@ -17,6 +17,7 @@ from kvcast import InputError, api, load_run, load_scenario, simulate, sweep, te
 from kvcast.cli import main
 from kvcast.store import workload_folder
 from kvcast.studies import sweeps
+from kvcast.studies.compare import axes
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """
@@ -151,6 +152,19 @@ def test_a_workload_through_a_memory_map_is_the_same(small, tmp_path):
     assert not other.prompt_tokens.flags.writeable
     np.testing.assert_array_equal(workload.tree.parent, other.tree.parent)
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ("lru, lfu", ["lru", "lfu"]),
+        ("[],[{name = 'a,b', capacity_gib = 4}]", ["[]", "[{name = 'a,b', capacity_gib = 4}]"]),
+        ("{h200 = 4, a100 = 1},{}", ["{h200 = 4, a100 = 1}", "{}"]),
+        ("it's,theirs", ["it's", "theirs"]),
+    ],
+)
+def test_commas_inside_a_value_are_its_own(values, expected):
+    assert axes({}, [f"cache.tiers={values}"]) == {"cache.tiers": expected}
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ def test_the_command_saves_and_goes_on(scenario, tmp_path, capsys, more):
         ("cluster.replicas=2", "other replicas"),
         ("cache.policy=lfu", "other policy"),
         ("engine.semantics=sglang", "other semantics"),
-        ("workload.requests=150", "other requests"),
+        ("workload.requests=150", "other requests; expected the same"),
         ("cache.enabled=false", "other caching"),
     ],
 )
@@ -299,6 +299,15 @@ def test_another_world_is_refused(scenario, tmp_path, capsys, changed, expected)
     assert main(["run", str(scenario), "--no-baseline", "--set", "run.duration_s=300", "--save-cache", cache]) == 0
     assert main(["run", str(scenario), "--set", changed, "--warm-cache", cache]) == 2
     assert expected in capsys.readouterr().err
+
+
+def test_a_mix_that_its_window_cuts_says_so(tmp_path, capsys):
+    """Without a length of its own a mix is as long as the run that saved: other requests than those of a longer one."""
+    mix, cache = tmp_path / "s.toml", str(tmp_path / "warm.npz")
+    mix.write_text('[workload]\npreset = "demo"\n[run]\nwarmup_s = 5\nduration_s = 30\n[hardware]\ngpu = "h200"\n')
+    assert main(["run", str(mix), "--no-baseline", "--set", "run.duration_s=20", "--save-cache", cache]) == 0
+    assert main(["run", str(mix), "--warm-cache", cache]) == 2
+    assert "which in a mix without [workload] duration_s and requests run.duration_s decides" in capsys.readouterr().err
 
 
 def test_files_that_are_no_saved_cache_are_refused_and_kept(scenario, tmp_path, capsys):

@@ -40,6 +40,7 @@ MYPYC = (
     "sim/kvcache/release_order.py",
     "sim/kvcache/ceilings.py",
     "sim/kvcache/chains.py",
+    "sim/kvcache/ranked.py",
     "sim/kvcache/saved.py",
 )
 CYTHON = (

@@ -32,21 +32,25 @@ __all__ = ["build", "list_presets", "load_preset", "resolve"]
 
 @functools.lru_cache(maxsize=256)
 def resolve(config: WorkloadConfig) -> WorkloadConfig:
-    """The mix itself: a preset's tables with every field that `config` sets on top. Raises InputError if impossible."""
+    """The mix itself: its tables, with its demand in the classes' arrivals. Raises InputError if impossible."""
+    config = applied(tables(config))
+    check(config)
+    return config
+
+
+def tables(config: WorkloadConfig) -> WorkloadConfig:
+    """A preset's tables with every field that `config` sets on top, or its own; a demand stays what it is. Raises
+    InputError."""
     given = [n for n, v in (("preset", config.preset), ("trace", config.trace), ("class", config.class_)) if v]
     if len(given) > 1:
         raise InputError(f"[workload] has {' and '.join(given)}, expected exactly one of preset, trace and class")
-    if config.preset is not None:
-        default = WorkloadConfig()
-        changed = {
-            f.name: getattr(config, f.name)
-            for f in fields(config)
-            if getattr(config, f.name) != getattr(default, f.name)
-        }
-        config = replace(load_preset(config.preset), **changed)
-    config = applied(config)
-    check(config)
-    return config
+    if config.preset is None:
+        return config
+    default = WorkloadConfig()
+    changed = {
+        f.name: getattr(config, f.name) for f in fields(config) if getattr(config, f.name) != getattr(default, f.name)
+    }
+    return replace(load_preset(config.preset), **changed)
 
 
 def ending(config: WorkloadConfig, token_s: float = NOMINAL_TOKEN_S) -> WorkloadConfig:

@@ -20,6 +20,7 @@ from kvcast import api
 from kvcast.asking.bound import Bound
 from kvcast.asking.question import Asked
 from kvcast.planner import Options
+from kvcast.planner.binds import RECOVERY as BOUND_BY_RECOVERY
 from kvcast.planner.document import scenario_of
 from kvcast.planner.words.phrases import RECOVERY
 from kvcast.present.verdict import deciding
@@ -187,13 +188,16 @@ def gives_way(plan: dict[str, Any], users: float) -> dict[str, Any] | None:
     held, breaks = capacity["slo_capacity_per_s"], capacity["breaks_at_per_s"]
     recovers = recovery["recoverable_per_s"] if recovery else None
     enough = min(held, recovers) if recovers else held
+    by_recovery = bool(recovers and recovers < held)
+    if by_recovery and (breaks is None or (binding and binding["resource"] == BOUND_BY_RECOVERY)):
+        breaks = recovers  # a burst is too much long before the load is
     return {
         "resource": binding and binding["resource"],
         "rivals": (binding and binding.get("rivals")) or [],
         "words": binding and binding["words"],
         "users": None if breaks is None else _users(plan, breaks, users),
         "next_gpu_users": _users(plan, enough, users),
-        "because": "recovery" if recovers and recovers < held else "load",
+        "because": "recovery" if by_recovery else "load",
         "at_least": breaks is None,
     }
 

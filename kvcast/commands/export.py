@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     at_s = scrapes(end_s, args.every)
     start = moment(given.info["written_at"]) - float(at_s[-1]) if args.start is None else args.start
     model = args.model_name or f"{given.scenario.model.name}{SIMULATED}"
-    labels = Labels(model, rec.block_size, rec.kv_blocks, given.scenario.cache.enabled)
+    labels = Labels(model, rec.block_size, given.scenario.cache.enabled)
     with replacing(args.grafana) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
         for line in openmetrics(rec, prepared.workload, labels, at_s, start):
             file.write(line + "\n")

@@ -24,6 +24,7 @@ from kvcast.text import NO_FLEET
 if TYPE_CHECKING:
     from sim.scenario import Scenario
 
+MOST, CONFIDENCE, GROWTH = 64, 0.95, 3.0
 GOES_ON = True  #: with what --out keeps, when it is stopped and given again
 
 
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a key and the values to try, separated by commas; may be repeated",
     )
     parser.add_argument(
-        "--max-replicas", metavar="N", type=int, default=64, help="the largest fleet to look at (default 64)"
+        "--max-replicas", metavar="N", type=int, default=MOST, help="the largest fleet to look at (default 64)"
     )
     parser.add_argument(
         "--fixed", action="store_true", help="the scenario's own cluster.replicas: how far does this fleet reach"
@@ -75,10 +76,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     parser.add_argument(
-        "--confidence", metavar="SHARE", type=float, default=0.95, help="of the attainment's interval (default 0.95)"
+        "--confidence",
+        metavar="SHARE",
+        type=float,
+        default=CONFIDENCE,
+        help="of the attainment's interval (default 0.95)",
     )
     parser.add_argument(
-        "--growth", metavar="FACTOR", type=float, default=3.0, help="also plan for this many times the load (default 3)"
+        "--growth",
+        metavar="FACTOR",
+        type=float,
+        default=GROWTH,
+        help="also plan for this many times the load (default 3)",
     )
     jobs_options(parser)
     parser.add_argument(
@@ -171,6 +180,11 @@ def _of_pools(args: argparse.Namespace, scenario: Scenario) -> int:
         ("--fixed", args.fixed),
         ("--from-launch", args.from_launch),
         ("--from-log", args.from_log),
+        ("--every", args.every),
+        ("--max-replicas", args.max_replicas != MOST),
+        ("--confidence", args.confidence != CONFIDENCE),
+        ("--growth", args.growth != GROWTH),
+        ("[plan] splits = true", scenario.plan.splits),
     ):
         if given:
             raise InputError(f"{flag} with [plan] pools = true: expected one of them, it looks for mixes of [[pool]]")

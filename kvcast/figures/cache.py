@@ -25,6 +25,7 @@ from kvcast.figures.style import (
     log_ticks,
     styled,
 )
+from sim.measure.mixed import kv_blocks_of_fleet
 
 CAUSES = {  # in the order of precedence that METRICS gives them
     "partial_block": ("partial block", "#bdbdbd"),
@@ -44,7 +45,7 @@ LEAST_NAMED = 0.005
 
 def kv_occupancy(document: Document, timeline: Columns) -> go.Figure:
     """KV blocks of all replicas over time, stacked to 100 %: in use, cached idle (evictable), free."""
-    total = document["kv_blocks"] * document["replicas"]
+    total = kv_blocks_of_fleet(document)
     parts = (
         ("blocks_in_use", "in use", BLUE),
         ("blocks_cached_idle", "cached, idle", SKY),

@@ -135,3 +135,37 @@ def arrivals(
     figure.update_xaxes(title=f"time ({name})", range=[0, last_s / unit])
     figure.update_layout(hovermode="x unified", showlegend=len(times_s) > 1)
     return styled(figure, f"When {what} come").update_layout(height=260)
+
+
+def demand(curve: Sequence[float], period_s: float, window: tuple[float, float] | None = None) -> go.Figure:
+    """How the load follows the clock over one period, times the mix's own rate, in slots of equal length. window: what
+    is judged, seconds of the curve's clock."""
+    hours = np.linspace(0.0, period_s / 3600.0, len(curve) + 1)
+    figure = go.Figure(
+        go.Scatter(
+            x=hours,
+            y=[*curve, curve[-1]],
+            name="load",
+            mode="lines",
+            fill="tozeroy",
+            line={"shape": "hv", "width": 1.5, "color": SKY},
+            hovertemplate="hour %{x:.3g}: %{y:.3g} times<extra></extra>",
+        )
+    )
+    for begins, ends in _within(window, period_s) if window else ():
+        figure.add_vrect(x0=begins, x1=ends, fillcolor=ORANGE, opacity=0.25, line_width=0, layer="below")
+    if window:
+        figure.add_trace(
+            go.Scatter(x=[None], y=[None], name="judged", mode="markers", marker={"color": ORANGE, "symbol": "square"})
+        )
+    figure.update_yaxes(title="times its own rate", rangemode="tozero")
+    figure.update_xaxes(title="time (h)", range=[0, hours[-1]])
+    return styled(figure, "Load over the day").update_layout(height=260)
+
+
+def _within(window: tuple[float, float], period_s: float) -> list[tuple[float, float]]:
+    """The window in hours of one period: in two parts where it goes on into the next one."""
+    begins_s, lasts_s = window[0] % period_s, min(window[1] - window[0], period_s)
+    ends_s, hour = begins_s + lasts_s, 3600.0
+    first = (begins_s / hour, min(ends_s, period_s) / hour)
+    return [first] if ends_s <= period_s else [first, (0.0, (ends_s - period_s) / hour)]

@@ -64,7 +64,7 @@ def _simulated(
     spans, hits, prompts = list[Span](), 0.0, 0.0
     for run in fitted.runs:
         rec = run.recording(resolved)
-        labels = Labels("", rec.block_size, rec.kv_blocks, True)
+        labels = Labels("", rec.block_size, True)
         at_s = scrapes(run_end_s(rec), seen.every_s)
         spans += watched(paged(openmetrics(rec, run.workload, labels, at_s, 0.0), run.name), run.name).spans
         admitted = ~np.isnan(rec.admit_s)

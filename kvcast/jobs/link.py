@@ -39,6 +39,10 @@ LINK_LIMIT = 6000
 FILE_LIMIT_BYTES = 256 << 10
 WIDTHS = (1, 2, 4, 8, 16)
 """GPUs of a replica that a page offers on a roofline."""
+NO_FILES = "a page reads no files of the server"
+PROFILES = "a bundled profile, atlas:GPU or roofline:GPU"
+Named = tuple[str, Any, Sequence[Any], str]
+"""A key as a line names it, its value, those it may have, and what to expect in words."""
 
 
 class _NoShortFormError(Exception):
@@ -219,52 +223,62 @@ def harmless(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Mapp
 
     Before anything else looks at them: checking a policy or router module:Class would import it.
     """
-    from calibrate.models import bundled_models, is_published
-    from calibrate.profile import bundled_profiles
-    from calibrate.resolve import gpu_name, known_gpus
+    for place, value, known, expected in _named(doc, policies):
+        if value not in (None, *known):
+            raise InputError(f"{name}: {place} = {str(value)[:80]!r}, expected {expected}")
+    return doc
+
+
+def _named(doc: Mapping[str, Any], policies: Sequence[str]) -> Iterator[Named]:
+    """Every key that may name a file or code."""
     from sim.fleet.router import ROUTERS
 
-    no_files = "a page reads no files of the server"
-    named = _text(doc, "hardware", "profile"), _text(doc, "hardware", "gpu"), _text(doc, "model", "name")
-    kind, _, rest = named[0].partition(":")
+    workload, own = _table(doc, "workload"), ", ".join(policies)
+    yield "[workload] trace", workload.get("trace"), list(allowed.traces()), _traces(NO_FILES)
+    yield "[workload] tokenizer", workload.get("tokenizer"), (), f"none: {NO_FILES}"
+    curve = _table(doc, "workload.demand").get("file")
+    yield "[workload.demand] file", curve, (), f"a shape, or factors: {NO_FILES}"
+    yield from _system(doc, "")
+    prefill = _table(doc, "disaggregation").get("prefill_profile")
+    yield "[disaggregation] prefill_profile", prefill, _profiles(prefill), PROFILES
+    pools = doc.get("pool")
+    for i, pool in enumerate(pools if isinstance(pools, list) else ()):
+        if isinstance(pool, dict):
+            yield from _system(pool, f"pool.{pool.get('name', i)}")
+    expected = f"one of {own} (own classes are named where the dashboard is started, --policy module:Class)"
+    yield "[cache] policy", _table(doc, "cache").get("policy"), policies, expected
+    for section, key in (("cluster", "router"), ("disaggregation", "prefill_router")):
+        expected = f"one of {', '.join(ROUTERS)}: a page runs no code of yours"
+        yield f"[{section}] {key}", _table(doc, section).get(key), list(ROUTERS), expected
+
+
+def _system(doc: Mapping[str, Any], pool: str) -> Iterator[Named]:
+    """The keys of [model] and [hardware], of the file or of one of its pools."""
+    from calibrate.models import bundled_models, is_published
+    from calibrate.resolve import gpu_name, known_gpus
+
+    def place(section: str, key: str) -> str:
+        return f"[{pool}] {section}.{key}" if pool else f"[{section}] {key}"
+
+    model, hardware = _table(doc, "model"), _table(doc, "hardware")
+    name, profile, gpu = model.get("name"), hardware.get("profile"), hardware.get("gpu")
+    config = f"the name of a bundled model: {NO_FILES}; upload the config.json itself"
+    yield place("model", "config"), model.get("config"), (), config
+    models = f"one of {', '.join(bundled_models())}, or hf:ORG/NAME of a published checkpoint of one"
+    yield place("model", "name"), name, [name] if is_published(str(name or "")) else (), models
+    yield place("hardware", "profile"), profile, _profiles(profile), PROFILES
+    known = [gpu] if gpu_name(str(gpu or "")) in known_gpus() else ()
+    yield place("hardware", "gpu"), gpu, known, f"one of {', '.join(known_gpus())}"
+
+
+def _profiles(profile: Any) -> list[Any]:
+    """The profiles that this value may be."""
+    from calibrate.profile import bundled_profiles
+    from calibrate.resolve import gpu_name, known_gpus
+
+    kind, _, rest = str(profile or "").partition(":")
     of_a_gpu = kind in ("atlas", "roofline") and gpu_name(rest.partition(":")[0]) in known_gpus()
-    for section, key, known, expected in (
-        ("workload", "trace", list(allowed.traces()), _traces(no_files)),
-        ("workload", "tokenizer", (), f"none: {no_files}"),
-        ("model", "config", (), f"the name of a bundled model: {no_files}; upload the config.json itself"),
-        (
-            "model",
-            "name",
-            [named[2]] if is_published(named[2]) else (),
-            f"one of {', '.join(bundled_models())}, or hf:ORG/NAME of a published checkpoint of one",
-        ),
-        (
-            "hardware",
-            "profile",
-            [*bundled_profiles(), *([named[0]] if of_a_gpu else [])],
-            "a bundled profile, atlas:GPU or roofline:GPU",
-        ),
-        (
-            "hardware",
-            "gpu",
-            [named[1]] if gpu_name(named[1]) in known_gpus() else (),
-            f"one of {', '.join(known_gpus())}",
-        ),
-        (
-            "cache",
-            "policy",
-            policies,
-            (
-                f"one of {', '.join(policies)} (own classes are named where the dashboard is started, --policy"
-                " module:Class)"
-            ),
-        ),
-        ("cluster", "router", ROUTERS, f"one of {', '.join(ROUTERS)}: a page runs no code of yours"),
-    ):
-        table = doc.get(section)
-        if isinstance(table, dict) and key in table and table[key] not in known:
-            raise InputError(f"{name}: [{section}] {key} = {str(table[key])[:80]!r}, expected {expected}")
-    return doc
+    return [*bundled_profiles(), *([profile] if of_a_gpu else [])]
 
 
 def _traces(no_files: str) -> str:
@@ -273,8 +287,15 @@ def _traces(no_files: str) -> str:
 
 
 def _text(doc: Mapping[str, Any], section: str, key: str) -> str:
-    table = doc.get(section)
-    return str(table.get(key, "")) if isinstance(table, dict) else ""
+    return str(_table(doc, section).get(key, ""))
+
+
+def _table(doc: Mapping[str, Any], section: str) -> Mapping[str, Any]:
+    """A table of the file, by its dotted name; empty where there is none."""
+    for part in section.split("."):
+        found = doc.get(part)
+        doc = found if isinstance(found, dict) else {}
+    return doc
 
 
 def _scenario(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Scenario:

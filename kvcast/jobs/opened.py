@@ -16,7 +16,6 @@ from pathlib import Path
 
 from kvcast.config import naming
 from kvcast.jobs.runner import Runner, key_of
-from kvcast.scenario.mixed import alike_only
 from kvcast.store.runs import load_run
 from workloads.errors import InputError
 
@@ -44,7 +43,7 @@ def run_in(folder: Path) -> Path:
 
 def _adopted(runner: Runner, folder: Path) -> str:
     with naming(str(folder)):
-        alike_only(load_run(folder).scenario)
+        load_run(folder)
     scenario = (folder / "scenario.toml").read_text(encoding="utf-8")
     key = key_of(scenario, ("run",))
     place = runner.root / key

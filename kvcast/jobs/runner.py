@@ -43,6 +43,8 @@ from workloads.files import replace_file
 ROOT = Path(kvcast.__file__).resolve().parent.parent
 PACKAGES = ("kvcast", "sim", "workloads", "calibrate")
 WITH_FOLDER = ("run", "plan", "sweep", "ask")
+OF_POOLS = ("--set", "plan.pools=true")
+"""What makes a plan one of mixes, which keeps no folder."""
 """Commands that keep what they find in a folder, --out."""
 PREPARE = "KVCAST_PREPARE"
 """Environment variable that `kvcast dashboard` sets, unless it is there: compute the example's plan before anybody
@@ -90,6 +92,11 @@ class Job:
     @property
     def scenario_toml(self) -> str:
         return self.file(".toml").read_text(encoding="utf-8")
+
+    @property
+    def keeps_folder(self) -> bool:
+        """Whether what it has done is kept, so that it goes on from there when it is asked again."""
+        return self.command[0] in WITH_FOLDER and self.command[1:3] != OF_POOLS
 
     @property
     def running(self) -> bool:
@@ -267,7 +274,7 @@ class Runner:
         name = job.command[0]
         words = 2 if name == "workload" else 1  # kvcast workload describe
         argv = [*job.command[:words], *([] if name == "ask" else [str(job.file(".toml"))]), *job.command[words:]]
-        argv += ["--out", str(job.folder)] if name in WITH_FOLDER else []
+        argv += ["--out", str(job.folder)] if job.keeps_folder else []
         for suffix in (".progress", ".told"):
             job.file(suffix).unlink(missing_ok=True)
         said = job.file(f".{os.getpid()}-{threading.get_ident()}.out")  # another server may be at the same question
@@ -294,7 +301,7 @@ class Runner:
             while process.poll() is None:
                 stopped, now_s = job.stop.wait(0.05), time.monotonic()
                 if now_s - began_s > LIMIT_S:
-                    goes_on = job.command[0] in WITH_FOLDER and job.command[0] != "run"
+                    goes_on = job.keeps_folder and job.command[0] != "run"
                     why = f"stopped after {LIMIT_S} s: {GOES_ON if goes_on else TAKES_LESS}"
                 elif now_s - looked_s > LOOK_S:
                     looked_s = now_s

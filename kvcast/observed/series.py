@@ -44,7 +44,6 @@ class Labels(NamedTuple):
 
     model: str
     block_size: int
-    kv_blocks: int  #: of a replica
     prefix_caching: bool
 
 
@@ -72,14 +71,14 @@ def openmetrics(
     replicas = range(len(rec.steps))
     model = _escaped(labels.model)
     named = [f'engine="{replica}",model_name="{model}"' for replica in replicas]
-    cache = (
-        f'block_size="{labels.block_size}",enable_prefix_caching="{labels.prefix_caching}"'
-        f',num_gpu_blocks="{labels.kv_blocks}"'
-    )
+    kept = f'block_size="{labels.block_size}",enable_prefix_caching="{labels.prefix_caching}"'
+    caches = [f'{kept},num_gpu_blocks="{blocks}"' for blocks in rec.kv_blocks_of.tolist()]
     yield from _family("vllm:cache_config", "info", "Cache of each engine, as its start-up says it.")
     for replica in replicas:
-        yield from _samples("vllm:cache_config_info", f'{cache},engine="{replica}"', np.ones(len(at_s), int), stamps)
-    for name, told, gauge in _gauges(rec, labels, at_s):
+        yield from _samples(
+            "vllm:cache_config_info", f'{caches[replica]},engine="{replica}"', np.ones(len(at_s), int), stamps
+        )
+    for name, told, gauge in _gauges(rec, at_s):
         yield from _family(name, "gauge", told)
         for replica in replicas:
             yield from _samples(name, named[replica], gauge[replica], stamps)
@@ -113,12 +112,12 @@ class Finished:
 # -- what there is -----------------------------------------------------------------------------------------------------
 
 
-def _gauges(rec: Recording, labels: Labels, at_s: np.ndarray) -> Iterator[tuple[str, str, list[np.ndarray]]]:
+def _gauges(rec: Recording, at_s: np.ndarray) -> Iterator[tuple[str, str, list[np.ndarray]]]:
     running, usage = [], []
-    for samples in rec.samples:
+    for samples, blocks in zip(rec.samples, rec.kv_blocks_of.tolist(), strict=True):
         place = np.searchsorted(samples.t_s, at_s, side="right") - 1
         running.append(_stepped(samples.running, place))
-        usage.append(_stepped(samples.blocks_in_use, place) / labels.kv_blocks)
+        usage.append(_stepped(samples.blocks_in_use, place) / blocks)
     here, left_s = entered_system(rec), rec.left_s
     waiting = []
     for replica, busy in enumerate(running):

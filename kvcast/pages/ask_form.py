@@ -19,7 +19,7 @@ from kvcast.jobs import allowed
 from kvcast.jobs.runner import Runner
 from kvcast.pages.ask_words import LOADS, SET, Words, parsed, question
 from kvcast.pages.edit import choices, inputs
-from kvcast.pages.edit.widgets import number, select
+from kvcast.pages.edit.widgets import number, optional, select
 from kvcast.planner import Options
 from sim.scenario import DTYPES, KV_DTYPES
 from workloads.errors import InputError
@@ -254,9 +254,9 @@ def _more(mode: str) -> dict[str, str]:
         added = places[0].selectbox(
             "Price of another GPU", [g for g in choices.gpus() if g != state[key("gpu")]], key=key("other")
         )
-        usd = places[1].number_input(
-            f"$ an hour of {added}", 0.0, None, others.get(added), step=0.1, placeholder="none", key=key(f"usd {added}")
-        )
+        mine = key(f"usd {added}")
+        held = state.get(mine, others.get(added))
+        usd = optional(places[1], f"$ an hour of {added}", 0.0, None, held, mine, step=0.1, placeholder="none")
         kept = {name: value for name, value in others.items() if name != added}
         state[key("prices")] = kept if usd is None else {**kept, added: usd}
         router = select(places[2], "Router", [DEFAULT, *ROUTERS], key("router"), help=ROUTER_HELP)

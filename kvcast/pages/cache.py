@@ -21,6 +21,7 @@ from kvcast.pages.results import plain, plot
 from kvcast.pages.shell import Page, of_a_run
 from kvcast.present.terms import TERMS
 from kvcast.store.runs import Run
+from sim.measure.mixed import kv_blocks_of_fleet
 
 Document = Mapping[str, Any]
 POLICIES = ("lru", "s3fifo", "gdsf")
@@ -235,7 +236,7 @@ def block_bytes(run: Run) -> float:
 def marks_of(run: Run) -> dict[str, int]:
     s = run.summary
     one = {"one replica": s["kv_blocks"]}
-    return one if s["replicas"] == 1 else one | {f"{s['replicas']} replicas": s["kv_blocks"] * s["replicas"]}
+    return one if s["replicas"] == 1 else one | {f"{s['replicas']} replicas": kv_blocks_of_fleet(s)}
 
 
 def reading(rows: Sequence[Document], run: Run) -> str:

@@ -10,8 +10,8 @@ limits that `kvcast validate` enforces.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
@@ -26,7 +26,7 @@ from kvcast.present.terms import TERMS
 from kvcast.present.verdict import model_of
 from kvcast.present.verdict_text import EXTRAPOLATED_LIMIT
 from kvcast.store.runs import Run
-from kvcast.trust import accuracy, step_fit
+from kvcast.trust import accuracy, pooled, step_fit
 
 if TYPE_CHECKING:
     from calibrate.profile import DeviceProfile
@@ -48,10 +48,16 @@ class Basis:
 
 @of_a_run
 def show(page: Page, run: Run) -> None:
-    basis = basis_of(str(run.folder), run.info["written_at"], run)
     _sentence(run)
-    _cards(run, basis)
-    _coverage(run, basis)
+    pools = run.summary.get("pools") or ()
+    pool = _chosen(pools) if pools else None
+    basis = basis_of(str(run.folder), run.info["written_at"], pool, run)
+    if pool is None:
+        _cards(run, basis)
+        _coverage(run, basis)
+    else:
+        plot(st.container(), figures.coverage(run.summary), TERMS["coverage"])
+        run = of_pool(run, pool)
     _fit(basis)
     _accuracy(run)
     _curves(basis)
@@ -59,11 +65,49 @@ def show(page: Page, run: Run) -> None:
     _provenance(run, basis)
 
 
+def _chosen(pools: Sequence[Document]) -> int:
+    """Which pool of the fleet is told of."""
+    names = [pool["pool"] for pool in pools]
+    st.caption("Step times, fit and memory are of one pool; the share in the measured range is of the whole fleet.")
+    key = "calibration.pool"
+    if st.session_state.get(key) not in range(len(names)):
+        st.session_state[key] = 0
+    return int(
+        st.segmented_control(
+            "Pool",
+            range(len(names)),
+            format_func=lambda i: plain(names[i]),
+            key=key,
+            required=True,
+            label_visibility="collapsed",
+        )
+        or 0
+    )
+
+
+def of_pool(run: Run, pool: int) -> Run:
+    """The run with the scenario, the KV memory and the evidence of one of its pools in place of the fleet's."""
+    from kvcast import api
+    from kvcast.trust.evidence import speaks_for
+
+    kind, row = api.resolve(run.scenario).kinds[pool], run.summary["pools"][pool]
+    own = {
+        **{key: row[key] for key in ("kv_blocks", "kv_usage_peak")},
+        "kv_arithmetic": pooled.lines_of_pool(run.summary, pool),
+        "profile_provenance": kind.profile.describe(),
+        "measured_servers": speaks_for(kind).as_document(),
+    }
+    return replace(run, scenario=kind.scenario, summary={**run.summary, **own})
+
+
 @st.cache_resource(max_entries=8, show_spinner=False)
-def basis_of(folder: str, written_at: str, _run: Run) -> Basis:
+def basis_of(folder: str, written_at: str, pool: int | None, _run: Run) -> Basis:
+    """pool: whose, of a fleet with pools."""
     from kvcast import api
 
     resolved = api.resolve(_run.scenario)
+    if pool is not None:
+        resolved, _run = resolved.kinds[pool], of_pool(_run, pool)
     return Basis(
         resolved.profile,
         resolved.step_time(),

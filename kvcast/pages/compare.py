@@ -126,12 +126,13 @@ def _varied(page: Page, run: Run) -> Document | None:
 def _ask(page: Page, run: Run) -> tuple[str, ...]:
     scenario = scenario_from_doc(tomllib.loads(page.shown_toml))
     left, right = st.columns([3, 1])
-    address.chosen("compare.keys", list(variants.BY_KEY))
+    axes = variants.axes_of(scenario)
+    address.chosen("compare.keys", list(axes))
     keys = left.multiselect(
         "Vary",
-        list(variants.BY_KEY),
-        [variants.FIRST],
-        format_func=lambda key: variants.BY_KEY[key].label,
+        list(axes),
+        [next(iter(axes))],
+        format_func=lambda key: axes[key].label,
         max_selections=AXES_AT_ONCE,
         key="compare.keys",
         persist_state="session",
@@ -139,14 +140,14 @@ def _ask(page: Page, run: Run) -> tuple[str, ...]:
     seeds = _seeds(right)
     chosen: dict[str, list[str]] = {}
     for place, key in zip(st.columns(max(len(keys), 1)), keys, strict=False):
-        axis = variants.BY_KEY[key]
+        axis = axes[key]
         base = (
             scenario if variants.own(scenario, key) is not None else run.scenario
         )  # what fits, what the engine's default is: the run knows
         mine = variants.written(variants.own(base, key))
         if axis.least is not None:
             words = place.text_input(
-                f"{axis.label}: beside {mine}",
+                f"{axis.label if key in variants.BY_KEY else plain(axis.label)}: beside {mine}",
                 _suggestion(key, mine),
                 key=f"compare.{key}",
                 persist_state="session",
@@ -164,7 +165,7 @@ def _ask(page: Page, run: Run) -> tuple[str, ...]:
 def _suggestion(key: str, mine: str) -> str:
     """Values worth a look beside the scenario's own."""
     value = float(mine)
-    around = (value + 1, 2 * value) if key == "cluster.replicas" else (value / 2, value * 2)
+    around = (value + 1, 2 * value) if key.endswith(".replicas") else (value / 2, value * 2)
     return ", ".join(
         dict.fromkeys(f"{v:g}" if v < 1 or v != int(v) else str(int(v)) for v in around if v != value and v > 0)
     )

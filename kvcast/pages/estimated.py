@@ -14,7 +14,7 @@ from typing import Any
 import streamlit as st
 
 from kvcast import text
-from kvcast.pages import shell
+from kvcast.pages import judging, shell
 from kvcast.pages.edit import inputs
 from kvcast.pages.results import mark_of_share, plain
 from kvcast.pages.shell import Page
@@ -38,6 +38,9 @@ GOODPUT = (
 def show(page: Page) -> None:
     """What a run would say, from a sample of it; starts by itself with every edit, in the place of the one before."""
     state, job = st.session_state, None
+    if page.asked.scenario is not None and page.asked.scenario.pool:
+        st.caption("Estimated for replicas that are alike only; this fleet has pools: press Run.")
+        return
     base = _of_last_run(page)
     if page.asked.scenario is not None:
         before = state.get("workload.estimating")
@@ -55,7 +58,7 @@ def show(page: Page) -> None:
 def _of_last_run(page: Page) -> Any:
     """The estimate of the run on show, which the settings' own is held against: like with like, on the same arrivals.
     None where they are the same."""
-    if not page.shown_toml or page.shown_toml == page.asked.toml:
+    if not page.shown_toml or page.shown_toml == page.asked.toml or judging.scenario_of(page.shown_toml).pool:
         return None
     try:
         return page.runner.submit(page.shown_toml, "estimate")

@@ -18,7 +18,7 @@ from kvcast.config import scenario_from_doc
 from kvcast.pages import address
 from kvcast.pages.edit.plain import plain
 from kvcast.pages.edit.settings import limits_of
-from kvcast.pages.edit.widgets import hint
+from kvcast.pages.edit.widgets import hint, optional
 from kvcast.scenario.gpu_prices import gpu_of, priced
 from kvcast.scenario.toml import dumps
 from kvcast.store.runs import Run
@@ -28,6 +28,7 @@ from workloads.errors import InputError
 from workloads.mix import resolve
 
 INSTANT = "Limits, target and price change this verdict at once: no simulation looks at them."
+INSTANT_LIMITS = "Limits and target change this verdict at once: no simulation looks at them."
 FIELD_WIDTH = 140
 
 
@@ -43,11 +44,15 @@ def _anew(name: str, slo: SloConfig, usd: float | None, _run: Run) -> Run:
 
 def under(asked: Scenario | None, given: Scenario) -> Scenario:
     """A run's scenario with the limits, target and price that are asked for now, where they can be of it: limits of the
-    same workload's classes, the price of the same GPU."""
+    same workload's classes, the price of the same GPU. Pools have a price each, which a new run asks for."""
     if asked is None or not _same(asked, given):
         return given
-    same_gpu = gpu_of(asked) == gpu_of(given)
-    return replace(given, slo=asked.slo, cost=asked.cost if same_gpu else given.cost)
+    return replace(given, slo=asked.slo, cost=asked.cost if _one_price(asked, given) else given.cost)
+
+
+def _one_price(asked: Scenario, given: Scenario) -> bool:
+    """Whether both have replicas of one GPU, and the same one."""
+    return not asked.pool and not given.pool and gpu_of(asked) == gpu_of(given)
 
 
 def _same(asked: Scenario, given: Scenario) -> bool:
@@ -67,8 +72,9 @@ def shown(asked: Scenario | None, toml: str, run: Run | None) -> tuple[Run | Non
     if now == given:
         return run, toml
     name = f"{run.folder} {run.info['written_at']}"
+    usd = run.scenario.cost.gpu_hour_usd if given.pool else priced(now).cost.gpu_hour_usd
     try:
-        return _anew(name, now.slo, priced(now).cost.gpu_hour_usd, run), dumps(now)
+        return _anew(name, now.slo, usd, run), dumps(now)
     except InputError:  # limits of nobody: what the settings say of it, Run tells
         return run, toml
 
@@ -91,25 +97,27 @@ def fields(asked: Scenario | None, toml: str) -> None:
             if key in state and (name or not own or state[key] is not None):
                 label = f"{metric.upper()} ms{', ' + (name or 'others') if own else ''}"
                 _field(row, plain(label), key, 0.001, None, 10.0, hint(SloConfig, f"{metric}_s"))
-    if gpu_of(asked) == gpu_of(scenario_of(toml)):
+    one_price = _one_price(asked, scenario_of(toml))
+    if one_price:
         _field(row, plain(f"USD per {state['gpu']} hour"), "price", 0.0, None, 0.1, hint(CostConfig, "gpu_hour_usd"))
-    st.caption(INSTANT)
+    st.caption(INSTANT if one_price else INSTANT_LIMITS)
 
 
 def _field(place: Any, label: str, key: str, least: float, most: float | None, step: float, told: str) -> None:
     """A number field of the main page that is the sidebar's field `key` once more."""
     state, mine = st.session_state, f"judged.{key}"
-    state[mine] = state[key]
 
     def changed() -> None:
         if not address.gone_back({}):  # Back twice: this field is as the page before had it, nobody has touched it
             state[key] = state[mine]
 
-    place.number_input(
+    optional(
+        place,
         label,
         least,
         most,
-        key=mine,
+        state[key],
+        mine,
         step=step,
         format="%g",
         placeholder="none",

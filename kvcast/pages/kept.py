@@ -35,6 +35,8 @@ def told() -> dict[str, Scenario]:
 
 
 def fleet_of(scenario: Scenario) -> str:
+    if scenario.pool:
+        return " + ".join(f"{pool.replicas} × {pool.name}" for pool in scenario.pool)
     return f"{scenario.cluster.replicas} × {gpu_of(scenario) or scenario.hardware.profile}"
 
 

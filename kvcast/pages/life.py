@@ -17,7 +17,7 @@ import streamlit as st
 
 from kvcast import api, figures
 from kvcast.config import scenario_from_doc
-from kvcast.pages import shell
+from kvcast.pages import judging, shell
 from kvcast.pages.results import plain, plot
 from kvcast.pages.shell import Page
 from kvcast.present import life_text
@@ -57,7 +57,7 @@ def _of_the_textbook(page: Page) -> None:
     st.markdown(
         f"**A** is a system prompt of {one_life.SYSTEM:,} tokens and {one_life.PYTHON:,} of Python; **B** the same"
         f" system prompt and {one_life.JAVASCRIPT:,} of JavaScript; **C** all of A and a question of"
-        f" {one_life.QUESTION}. They come one after another to a replica of this scenario."
+        f" {one_life.QUESTION}. They come one after another to a replica of {_whose(page.shown_toml)}."
     )
     try:
         found = {block: lives_of(page.shown_toml, block) for block in BLOCKS}
@@ -80,6 +80,12 @@ def _of_the_textbook(page: Page) -> None:
     _one(next(life for life in lives if life["class"] == (name or "C")))
 
 
+def _whose(scenario_toml: str) -> str:
+    """Whose replica tells: of a fleet with pools one of the first."""
+    pools = judging.scenario_of(scenario_toml).pool
+    return f"the pool {plain(pools[0].name)}" if pools else "this scenario"
+
+
 def new_of(life: Document) -> str:
     return f"{life['new_tokens']:,}" if life["steps"] else life["status"].replace("_", " ")
 
@@ -92,7 +98,7 @@ def lives_of(scenario_toml: str, block_size: int) -> list[dict[str, Any]]:
     engine = scenario.engine
     other = engine.block_size not in (None, block_size)
     engine = replace(engine, block_size=block_size, kv_blocks=None if other else engine.kv_blocks)
-    return one_life.of_textbook(api.resolve(replace(scenario, engine=engine)))
+    return one_life.of_textbook(api.resolve(replace(scenario, engine=engine)).each[0])
 
 
 # -- the run's own -----------------------------------------------------------------------------------------------------

@@ -17,18 +17,17 @@ import streamlit as st
 from kvcast import text
 from kvcast.jobs import demo
 from kvcast.jobs.runner import Job, Runner
-from kvcast.pages import answer, judging, kept, results, shell
+from kvcast.pages import answer, judging, kept, mixes, results, shell
 from kvcast.pages.address import FIND, REACH
 from kvcast.pages.apply import apply_change, use
 from kvcast.pages.plan_files import plan_files
 from kvcast.pages.plan_question import (
     AFFINITY,
-    DEFAULT_SEEDS,
-    SEEDS,
     WIDER,
     Axes,
     Document,
     ask_axes,
+    ask_seeds,
     command,
     has_turns,
     plan_also,
@@ -48,6 +47,10 @@ from sim.scenario import Scenario
 SEARCH = (
     "The verdict above is of these limits already. Which fleet meets them, and what it costs, is a search over"
     " simulations: a plan of other limits does not answer it, so ask for a new one."
+)
+SCALES = (
+    "a plan looks for a fleet that does not change, and this one scales. Ask it with the rule none; the Compare page"
+    " holds rules and fixed fleets side by side."
 )
 LOST_TO_ROUTING = 0.05
 """Share of the prompt tokens that are cached on another replica, from which it is said to matter."""
@@ -126,6 +129,12 @@ def _plan(page: Page, run: Run) -> Job | None:
     if run.scenario.slo.attainment is None or run.summary["attainment"] is None:
         st.caption(plain(f"{FIND}: set limits and a target in the sidebar, and run."))
         return None
+    if run.scenario.pool:
+        mixes.plan_of(page)
+        return None
+    if run.scenario.autoscale.scales:
+        st.caption(f"{FIND}: {SCALES}")
+        return None
     sentence, below = st.container(), st.container(horizontal=True, vertical_alignment="center")
     with below.popover(
         "What may vary, seeds",
@@ -146,20 +155,7 @@ def _plan(page: Page, run: Run) -> Job | None:
             == REACH
         )
         axes = {} if fixed else ask_axes(with_settings(page.shown_toml))
-        seeds = (
-            st.segmented_control(
-                "Seeds",
-                SEEDS,
-                default=DEFAULT_SEEDS,
-                key="plan.seeds",
-                persist_state="session",
-                help=(
-                    "independent runs that settle the answer, and once more as many where those leave it open; 1: a"
-                    " sketch"
-                ),
-            )
-            or DEFAULT_SEEDS
-        )
+        seeds = ask_seeds()
     start = page.shown_toml if fixed else start_of(page.shown_toml, axes, st.session_state["prices"])
     job = shell.result(
         replace(page, shown_toml=start),

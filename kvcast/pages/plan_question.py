@@ -19,7 +19,7 @@ from kvcast.pages import address
 from kvcast.pages.edit import choices, inputs
 from kvcast.pages.edit.variants import PLANNED as KEYS
 from kvcast.pages.edit.variants import written
-from kvcast.pages.edit.widgets import hint
+from kvcast.pages.edit.widgets import hint, optional
 from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
 from kvcast.planner import Options
@@ -55,6 +55,19 @@ def plan_also(page: Page, seeds: int = DEFAULT_SEEDS, **more: Sequence[Any]) -> 
         page.runner.submit(start_of(page.shown_toml, axes, state["prices"]), *command(axes, seeds))
     except InputError as error:
         st.toast(plain(str(error)))
+
+
+def ask_seeds() -> int:
+    """Draw how many runs settle the answer."""
+    chosen = st.segmented_control(
+        "Seeds",
+        SEEDS,
+        default=DEFAULT_SEEDS,
+        key="plan.seeds",
+        persist_state="session",
+        help="independent runs that settle the answer, and once more as many where those leave it open; 1: a sketch",
+    )
+    return int(chosen or DEFAULT_SEEDS)
 
 
 def ask_axes(scenario: Scenario) -> Axes:
@@ -106,9 +119,9 @@ def _ask_prices(gpus: Sequence[str]) -> None:
     st.markdown("**$ a GPU-hour** :gray[yours; without one for each GPU, fleets are compared by GPUs]")
     for place, gpu in zip(st.columns(len(gpus)), gpus, strict=True):
         key = f"plan.price.{gpu}"
-        state[key] = state["prices"].get(gpu)
-        place.number_input(
-            gpu, 0.0, None, key=key, step=0.1, placeholder="none", on_change=choices.give_price, args=(gpu, key)
+        usd = state["prices"].get(gpu)
+        optional(
+            place, gpu, 0.0, None, usd, key, step=0.1, placeholder="none", on_change=choices.give_price, args=(gpu, key)
         )
 
 

@@ -89,6 +89,7 @@ def _ask(scenario: Scenario) -> Shock:
         scenario.shock[0] if scenario.shock else Shock(BURST, 300.0, scenario.plan.burst_s, scenario.plan.burst_size)
     )
     kinds = [kind for kind in SHOCKS if kind != REPLICA_DOWN or scenario.cluster.replicas > 1]
+    kinds = [kind for kind in kinds if not scenario.pool or kind in (BURST, LONG_PROMPTS)]  # all that pools can do
     what, at, lasts, much = st.columns(4, vertical_alignment="bottom")
     place = kinds.index(first.kind) if first.kind in kinds else 0
     kind = what.selectbox("Kind", kinds, place, key="resilience.kind", persist_state="session")

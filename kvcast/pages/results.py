@@ -20,7 +20,7 @@ from kvcast import figures, text
 from kvcast.pages.edit.chart import draw
 from kvcast.pages.edit.plain import plain
 from kvcast.planner import words
-from kvcast.present import pools_text
+from kvcast.present import mixed_text, pools_text
 from kvcast.present.numbers import MARK as MARK
 from kvcast.present.numbers import Number, four
 from kvcast.present.numbers import mark_of_share as mark_of_share
@@ -193,14 +193,25 @@ def tables(run: Run) -> None:
     s = run.summary
     _classes(s)
     _worth(s)
+    if s.get("pools"):
+        st.header("Pools of the fleet")
+        for header, rows in (
+            (mixed_text.LOAD_HEADER, mixed_text.load_rows(s)),
+            (mixed_text.USE_HEADER, mixed_text.use_rows(s)),
+        ):
+            st.dataframe(_as_rows(header, rows), hide_index=True, width="stretch")
+        st.caption(plain(mixed_text.between(s)))
     if found := s.get("disaggregation"):
         st.header("Prefill and decode")
-        rows = pools_text.rows_of(found)
-        st.dataframe([dict(zip(pools_text.HEADER, row, strict=True)) for row in rows], hide_index=True, width="stretch")
+        st.dataframe(_as_rows(pools_text.HEADER, pools_text.rows_of(found)), hide_index=True, width="stretch")
         st.caption(plain(pools_text.parts(found)))
     with st.expander(f"Notes ({len(s['notes'])})"):
         for note in s["notes"]:
             st.text(note)
+
+
+def _as_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+    return [dict(zip(header, row, strict=True)) for row in rows]
 
 
 def verdict_rows(rows: Sequence[Document]) -> list[dict[str, str]]:

@@ -33,6 +33,9 @@ from sim.scenario import Scenario
 from workloads.errors import InputError
 
 POLL_S = 0.5
+ALIKE_ONLY = ("cache", "explain", "optimum", "resilience", "value")
+"""Commands that answer for one kind of replica."""
+OF_ALIKE = "Answered for replicas that are alike only; the fleet on show has pools."
 CHANGES_TOLD = 4
 LAYOUT = (
     "<style>.stMainBlockContainer { padding: 4rem 2.5rem 2rem; } .stSidebar .stVerticalBlock { gap: 0.6rem; }"
@@ -278,6 +281,9 @@ def result(page: Page, place: Any, *command: str, label: str) -> Job | None:
     """The finished job of a command on the scenario on show; until then None, after drawing in `place` the button that
     starts it (label), its progress with Cancel, or the one line about why it failed."""
     if not page.shown_toml:
+        return None
+    if command[0] in ALIKE_ONLY and judging.scenario_of(page.shown_toml).pool:
+        place.caption(OF_ALIKE)
         return None
     job = page.runner.existing(page.shown_toml, *command)
     running = job is not None and job.running  # asked once, and first: it may end any moment

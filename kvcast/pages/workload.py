@@ -17,10 +17,12 @@ from kvcast import api
 from kvcast.pages import estimated, mix
 from kvcast.pages.edit import inputs, preview, settings
 from kvcast.pages.edit.mix_edit import edit
+from kvcast.pages.edit.widgets import optional
 from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
 from kvcast.pages.workload_arrivals import arrivals_of
 from kvcast.pages.workload_classes import WORDS, one_class
+from kvcast.pages.workload_demand import demand_of
 from sim.scenario import Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
@@ -38,6 +40,7 @@ def show(page: Page) -> None:
     for words in preview.too_long(config, page.asked.scenario):
         st.warning(plain(words), icon=":material/warning:")
     one_class(config)
+    demand_of(config, resolved)
     arrivals_of(config, resolved)
 
 
@@ -88,12 +91,13 @@ def _length(config: WorkloadConfig, resolved: Scenario | None) -> None:
         (right, "duration_s", "Length (s)", 1.0),
     ):
         key = f"workload.{name}.{st.session_state['workload.version']}"
-        place.number_input(
+        optional(
+            place,
             label,
             least,
             None,
             getattr(config, name),
-            key=key,
+            key,
             help=f"{WORDS['length']} {_capital(inputs.hint(WorkloadConfig, name))}.",
             placeholder="long enough to judge",
             on_change=lambda name=name, key=key: edit(_bounded, name, st.session_state[key], key=key),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from calibrate.layout import COLLECTIVES, Layout
@@ -16,7 +16,7 @@ from kvcast.planner.flags import DEEPEP_MODES, SGLANG, TRTLLM, VLLM
 from kvcast.planner.trtllm_options import options_of
 from kvcast.scenario.fitting import model_of
 from sim.engines import engine_of
-from sim.scenario import Scenario
+from sim.scenario import Scenario, TierConfig
 from sim.sglang.node import POLICIES
 from sim.vllm.waiting import EXPERIMENTS
 from workloads.errors import InputError
@@ -116,10 +116,9 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
     notes = []
     if given.cache.enabled and given.cache.policy != "lru":
         notes.append(f"vLLM has no flag for the eviction policy {given.cache.policy}: this command runs its own (lru)")
-    if given.cache.tiers:
-        total = sum((tier.capacity_gib or 0.0) for tier in given.cache.tiers)
-        argv += ["--kv-offloading-backend", "native", "--kv-offloading-size", f"{total:g}"]
-        notes.append("kvcast's cache tier is a model of KV offloading; the size is for all GPUs of a replica together")
+    flags, told = _offloading(given.cache.tiers)
+    argv += flags
+    notes += told
     argv += [] if e.async_scheduling else ["--no-async-scheduling"]
     if given.disaggregation.on:
         argv += ["--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})]
@@ -145,6 +144,22 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
             f"vLLM has no flag for preemption_victim = {e.preemption_victim}: this command preempts its own way (fcfs)"
         )
     return argv, notes
+
+
+def _offloading(tiers: Sequence[TierConfig]) -> tuple[list[str], list[str]]:
+    """vLLM's flags for the tiers of a replica, and notes. A store that replicas share is nobody's flag."""
+    flags, notes = [], []
+    own = [tier for tier in tiers if not tier.shared]
+    sizes = [tier.capacity_gib for tier in own if tier.capacity_gib is not None]
+    if len(sizes) < len(own):
+        notes.append("--kv-offloading-size is left out: it takes GiB, the cache tier's size is given in blocks")
+    elif own:
+        flags = ["--kv-offloading-backend", "native", "--kv-offloading-size", f"{sum(sizes):g}"]
+        notes.append("kvcast's cache tier is a model of KV offloading; the size is for all GPUs of a replica together")
+    for tier in tiers:
+        if tier.shared:
+            notes.append(f"the shared store {tier.name} is a service of its own: this command runs without it")
+    return flags, notes
 
 
 def _speculative_config(given: Scenario) -> tuple[dict[str, Any], list[str]]:

@@ -11,7 +11,7 @@ requests to the slow ones too.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -20,11 +20,14 @@ from kvcast import api, text
 from kvcast.planner.options import check_slo
 from kvcast.pools import Jobs
 from kvcast.scenario.mixed import asked
+from kvcast.scenario.steady import clock_note, worst_hour
 from kvcast.studies import compare
 from kvcast.studies.replications import Result, Variant
 from sim.measure.verdict import MEETS
 from sim.scenario import Scenario
+from workloads import mix as mixes
 from workloads.errors import InputError
+from workloads.steady import period_s
 
 MOST_MIXES = 200
 NOT_ASKED = "not asked of mixed pools: how far they reach, what binds, advice, growth, recovery, one replica down"
@@ -35,7 +38,8 @@ Mix = tuple[int, ...]
 def plan_pools(scenario: Scenario, seeds: int = 5, jobs: Jobs = 1) -> dict[str, Any]:
     """Every mix that was tried, the cheapest first, and the one that meets over `seeds` runs, as one document.
 
-    A pool's `replicas` are the most of it. Raises InputError without a target, a price, or with too many mixes."""
+    A pool's `replicas` are the most of it; a mix that follows the clock is asked in its worst hour, unless it is given
+    another. Raises InputError without a target, a price, or with too many mixes."""
     check_slo(scenario)
     search = _Search(scenario)
     answer = None
@@ -51,6 +55,8 @@ def plan_pools(scenario: Scenario, seeds: int = 5, jobs: Jobs = 1) -> dict[str, 
         "name": scenario.name,
         "target": scenario.slo.attainment,
         "seeds": seeds,
+        "worst_hour_from_s": search.from_s,
+        "watched": search.watched,
         "simulations": len(search.tried) + len(search.settled) * seeds,
         "tried": [search.row(mix) for mix in ranked],
         "answer": {"feasible": answer is not None, **(answer or {"replicas": None, "usd_per_hour": None})},
@@ -75,7 +81,11 @@ class _Search:
                 f"[plan] pools = true: {mixes:,} mixes of the [[pool]] tables, expected at most {MOST_MIXES}; fewer"
                 " pools, or fewer replicas of them"
             )
-        self._scenario = api.windowed(scenario)
+        whole = api.windowed(scenario)
+        hour = worst_hour(scenario, whole.run.warmup_s or 0.0)
+        self._scenario = whole if hour is None else api.windowed(hour)
+        self.watched = "" if hour is not None else clock_note(resolved.scenario)
+        self.from_s = None if hour is None else _from_s(self._scenario)
         self._workload = api.load_workload(self._scenario.workload, scenario.seed)
         self.tried: dict[Mix, Result] = {}
         self.settled: dict[Mix, str] = {}  # what several runs say of it
@@ -139,6 +149,12 @@ class _Search:
         }
 
 
+def _from_s(hour: Scenario) -> float:
+    """When a window begins on the clock that its mix follows."""
+    config = mixes.resolve(hour.workload)
+    return (config.start_s + (hour.run.warmup_s or 0.0)) % period_s(config)
+
+
 def _attains(one: Result) -> bool:
     """Whether every class's share of one run reaches its target, sure or not."""
     judged = one.summary["verdict"]
@@ -150,16 +166,19 @@ def _attains(one: Result) -> bool:
     )
 
 
-def as_text(made: dict[str, Any]) -> str:
-    """For people: the answer, and every mix that was tried."""
+def in_words(made: Mapping[str, Any]) -> str:
+    """The answer in a sentence."""
     answer = made["answer"]
-    if answer["feasible"]:
-        said = (
-            f"{answer['words']}: {text.usd(answer['usd_per_hour'])} an hour, the cheapest mix that meets the target"
-            f" over {made['seeds']} runs ({text.percent(made['target'])} of every class within its limits)"
-        )
-    else:
-        said = "no mix of these pools is shown to meet the target; expected more replicas in [[pool]], or other pools"
+    if not answer["feasible"]:
+        return "no mix of these pools is shown to meet the target; expected more replicas in [[pool]], or other pools"
+    return (
+        f"{answer['words']}: {text.usd(answer['usd_per_hour'])} an hour, the cheapest mix that meets the target"
+        f" over {made['seeds']} runs ({text.percent(made['target'])} of every class within its limits)"
+    )
+
+
+def table_of(made: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """(header, a row for every mix that was tried)."""
     rows = [
         [
             row["words"],
@@ -172,7 +191,21 @@ def as_text(made: dict[str, Any]) -> str:
         ]
         for row in made["tried"]
     ]
-    table = text.table(
-        ["mix", "an hour", "attains, one run", f"over {made['seeds']}", "attainment", "TTFT mean", "TPOT mean"], rows
+    over = f"over {made['seeds']}"
+    return ["mix", "an hour", "attains, one run", over, "attainment", "TTFT mean", "TPOT mean"], rows
+
+
+def beside(made: Mapping[str, Any]) -> list[str]:
+    """What the answer is of where the mix follows the clock, and what makes it doubtful."""
+    begins_s, watched = made["worst_hour_from_s"], made["watched"]
+    told = (
+        [] if begins_s is None else [f"the mix follows the clock: for its worst hour, from {text.seconds(begins_s)} on"]
     )
-    return f"{said}\n\n{table}\n\n{made['simulations']} simulations; {NOT_ASKED}"
+    return [*told, *([f"caution: {watched}"] if watched else [])]
+
+
+def as_text(made: dict[str, Any]) -> str:
+    """For people: the answer, and every mix that was tried."""
+    header, rows = table_of(made)
+    said = "\n".join([in_words(made), *beside(made)])
+    return f"{said}\n\n{text.table(header, rows)}\n\n{made['simulations']} simulations; {NOT_ASKED}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from kvcast import text
 from kvcast.api import Result
+from sim.measure import mixed
 from sim.measure.report import worth_of
 
 
@@ -40,7 +41,7 @@ def fates(s: dict[str, Any], is_mix: bool = False) -> str:
 
 def _blocks(s: dict[str, Any]) -> str:
     """KV blocks of a replica, of every pool where they differ."""
-    each = dict.fromkeys(row["kv_blocks"] for row in s.get("pools") or [s])
+    each = dict.fromkeys(row["kv_blocks"] for row in mixed.rows_of(s) or [s])
     return " or ".join(text.count(blocks) for blocks in each)
 
 
@@ -122,11 +123,15 @@ def tier_lines(s: dict[str, Any]) -> list[str]:
         lines.append(
             f"  {t['name']}: {t['loaded_bytes'] / 1e9:,.1f} GB loaded, its link {text.percent(t['link_busy_share'])}"
             f" busy; {t['written_bytes'] / 1e9:,.1f} GB written ({text.percent(t['write_share'])} of its bandwidth);"
-            f" {text.count(t['stored_blocks'])} of"
-            f" {text.count(t['capacity_blocks'] * (1 if t.get('shared') else s['replicas']))} blocks at the end"
-            + (_store(t) if t.get("shared") else "")
+            f" {_stored(t, s['replicas'])} blocks at the end" + (_store(t) if t.get("shared") else "")
         )
     return lines
+
+
+def _stored(t: dict[str, Any], replicas: int) -> str:
+    """Blocks in a tier, of how many it has room for; replicas that differ have no one capacity."""
+    stored, each = text.count(t["stored_blocks"]), t["capacity_blocks"]
+    return stored if each is None else f"{stored} of {text.count(each * (1 if t.get('shared') else replicas))}"
 
 
 def _store(t: dict[str, Any]) -> str:

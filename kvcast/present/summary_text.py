@@ -17,11 +17,12 @@ from kvcast.present.mixed_text import mixed_lines
 from kvcast.present.pools_text import pool_lines
 from kvcast.present.verdict_text import headline, limits, load_line, verdict
 from kvcast.scenario.autoscale import scaling_lines
-from kvcast.scenario.resolve import HOST_KEYS
+from kvcast.scenario.resolve import HOST_KEYS, Resolved
 from kvcast.scenario.steady import is_mix
 from kvcast.studies import scaled, shocked
 from kvcast.trust.pooled import joined
 from sim.measure.balance import EVEN
+from sim.measure.mixed import rows_of
 from sim.measure.numbers import MEANS_ONLY, OVERLOADED_TRACE
 
 __all__ = [
@@ -53,7 +54,9 @@ def heading(result: Result) -> str:
     scenario, s = result.scenario, result.report.summary
     cache = f"prefix cache {scenario.cache.policy}" if scenario.cache.enabled else "prefix cache off"
     gpus = f" x {s['gpus_per_replica']:g} GPUs" if s["gpus_per_replica"] > 1 else ""
-    if not scenario.hardware.layout.plain:
+    if len({row["gpus_per_replica"] for row in rows_of(s)}) > 1:
+        gpus = f" on {scenario.gpus} GPUs"
+    elif not scenario.hardware.layout.plain:
         gpus += f" ({s['layout']})"
     kinds = result.resolved.each
     profiles = {kind.profile.content_hash: kind.profile for kind in kinds}.values()
@@ -163,15 +166,20 @@ def cost_line(result: Result) -> str:
 
 
 def engine_lines(result: Result) -> str:
-    lines = []
-    for kind, pool in zip(result.resolved.each, result.scenario.pool or (None,), strict=True):
-        engine = kind.scenario.engine
-        origins = {key: origin for key, origin in kind.origins.items() if key not in HOST_KEYS}
-        values = ", ".join(f"{key} {text.count(getattr(engine, key))} ({origin})" for key, origin in origins.items())
-        of = "" if pool is None else f" of pool {pool.name}"
-        lines += [f"engine{of}: {values}, block_size {engine.block_size}", kind.host_line]
-        lines += [*scaling_lines(kind), *kind.kv_lines]
-    return "\n".join(lines)
+    resolved = result.resolved
+    told = [_engine_lines(kind) for kind in resolved.each]
+    if not resolved.kinds and all(lines == told[0] for lines in told):
+        return "\n".join(["engine: " + told[0][0], *told[0][1:]])
+    named = zip(resolved.names, told, strict=True)
+    return "\n".join(line for name, (first, *rest) in named for line in (f"engine of pool {name}: {first}", *rest))
+
+
+def _engine_lines(kind: Resolved) -> list[str]:
+    """What the engine of replicas that are alike was given, and where from."""
+    engine = kind.scenario.engine
+    origins = {key: origin for key, origin in kind.origins.items() if key not in HOST_KEYS}
+    values = ", ".join(f"{key} {text.count(getattr(engine, key))} ({origin})" for key, origin in origins.items())
+    return [f"{values}, block_size {engine.block_size}", kind.host_line, *scaling_lines(kind), *kind.kv_lines]
 
 
 def class_lines(result: Result) -> str:

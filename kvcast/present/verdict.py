@@ -20,6 +20,7 @@ from kvcast.planner import words
 from kvcast.planner.document import slo_of
 from kvcast.present.verdict_text import EXTRAPOLATED_LIMIT, disturbed, undisturbed
 from kvcast.trust.model_error import as_words
+from sim.measure import mixed
 from sim.measure.regime import METASTABLE, STABLE
 from sim.measure.verdict import INTERVAL, MEETS, MISSES, NOBODY, NOT_SHOWN, POOLED
 from sim.scenario import Scenario
@@ -235,17 +236,21 @@ def _typeset(sentence: str) -> str:
 
 
 def fleet_of(document: Document) -> str:
-    """ "2 × H200-SXM" or "2 replicas of 4 × H100-SXM-80GB", of a run's document."""
-    replicas, gpus, gpu = (
-        document["replicas"],
-        document["gpus_per_replica"],
-        document["profile_provenance"]["device"]["name"],
-    )
+    """ "2 × H200-SXM" or "2 replicas of 4 × H100-SXM-80GB", of a run's document; of several kinds of replicas those of
+    each."""
+    replicas, gpu = document["replicas"], document["profile_provenance"]["device"]["name"]
+    of = document["profile_provenance"]["device"].get("of", {})
+    rows = [(row["replicas"], row["gpus_per_replica"], of.get(row["pool"], gpu)) for row in mixed.rows_of(document)]
+    told = " + ".join(_some(*row) for row in rows or [(replicas, document["gpus_per_replica"], gpu)])
     held = document.get("fleet")
     held = None if held is None or held["fewest"] == replicas else held
     most = "" if held is None else "up to "
-    told = f"{replicas} × {gpu}" if gpus == 1 else f"{replicas} replica{'s' if replicas > 1 else ''} of {gpus} × {gpu}"
     return f"{most}{told}" + ("" if held is None else f", {held['held']:.3g} held")
+
+
+def _some(replicas: int, gpus: int, gpu: str) -> str:
+    """Replicas that are alike, and their GPUs."""
+    return f"{replicas} × {gpu}" if gpus == 1 else f"{replicas} replica{'s' if replicas > 1 else ''} of {gpus} × {gpu}"
 
 
 def model_of(scenario: Scenario) -> str:

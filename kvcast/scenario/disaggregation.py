@@ -29,7 +29,7 @@ def pool_problems(scenario: Scenario) -> Iterator[str]:
     from sim.fleet.router import find
 
     pools, cluster, engine = scenario.disaggregation, scenario.cluster, ENGINES.get(scenario.engine.semantics)
-    if not pools.on:
+    if not pools.on or scenario.pool:  # the two together are refused as such
         return
     if pools.prefill_replicas >= cluster.replicas:
         yield (
@@ -88,6 +88,14 @@ def with_prefill_pool(resolved: Resolved, given: Scenario, placed: Callable[[Sce
         prefill_kv_blocks=told.engine.kv_blocks if apart else given.disaggregation.prefill_kv_blocks,
     )
     return replace(resolved, scenario=replace(main, disaggregation=pools), prefill=first)
+
+
+def price_note(resolved: Resolved) -> str:
+    """Where one price is taken for two GPUs."""
+    if resolved.prefill is None or not resolved.scenario.cost.gpu_hour_usd:
+        return ""
+    first, other = (str(one.profile.device["name"]) for one in (resolved.prefill, resolved))
+    return "" if first == other else f"cost: an hour of {first}, which prefills, at the price of {other}"
 
 
 def _prefill_scenario(given: Scenario) -> Scenario:

@@ -52,6 +52,15 @@ def mixed_problems(scenario: Scenario) -> Iterator[str]:
     yield from _asking_problems(scenario)
     if not pools:
         return
+    for wrong, what in (
+        (scenario.disaggregation.on, "[disaggregation]"),
+        (scenario.autoscale.scales, f"[autoscale] rule = {scenario.autoscale.rule!r}"),
+        (scenario.cache.policy in ("clairvoyant", "optimal"), f"[cache] policy = {scenario.cache.policy!r}"),
+        (scenario.run.explain_routing, "[run] explain_routing"),
+        (any(shock.kind not in (BURST, LONG_PROMPTS) for shock in scenario.shock), "a [[shock]] of replicas"),
+    ):
+        if wrong:
+            yield f"[[pool]] with {what}: not simulated together, expected a scenario without one of them"
     if scenario.cluster.replicas not in (1, total):
         yield (
             f"[cluster] replicas = {scenario.cluster.replicas} with [[pool]] tables: expected none, each pool has its"
@@ -75,15 +84,6 @@ def mixed_problems(scenario: Scenario) -> Iterator[str]:
         both = EITHER["hardware"]
         if all(pool.hardware.get(key) is not None for key in both):
             yield f"{where} has hardware.gpu and hardware.profile: expected one of them, a GPU brings its profile"
-    for wrong, what in (
-        (scenario.disaggregation.on, "[disaggregation]"),
-        (scenario.autoscale.scales, f"[autoscale] rule = {scenario.autoscale.rule!r}"),
-        (scenario.cache.policy in ("clairvoyant", "optimal"), f"[cache] policy = {scenario.cache.policy!r}"),
-        (scenario.run.explain_routing, "[run] explain_routing"),
-        (any(shock.kind not in (BURST, LONG_PROMPTS) for shock in scenario.shock), "a [[shock]] of replicas"),
-    ):
-        if wrong:
-            yield f"[[pool]] with {what}: not simulated together, expected a scenario without one of them"
 
 
 def _asking_problems(scenario: Scenario) -> Iterator[str]:
@@ -215,6 +215,11 @@ def mixed_of(resolved: Resolved, class_names: Sequence[str], changed: Changed | 
     for name, row in zip(class_names, asks, strict=True):
         models = {of.model.name for of, open_ in zip(resolved.kinds, row, strict=True) if open_}
         if len(models) != 1:
+            if resolved.scenario.workload.trace:
+                raise InputError(
+                    f"[workload] trace with [[pool]] tables of {len(models)} models: expected pools of one, a trace"
+                    " does not say which model a request asks for"
+                )
             raise InputError(
                 f"[workload] class {name!r} may go to pools of {len(models)} models: expected the model (or the pool)"
                 " that it asks for, keys of its [[workload.class]] table"

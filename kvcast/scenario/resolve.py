@@ -25,6 +25,7 @@ from kvcast.scenario.paths import absolute_scenario
 from kvcast.scenario.shocks import with_surges
 from kvcast.scenario.speculation import draft_bytes, with_speculation
 from kvcast.scenario.steady import with_window
+from sim.engine import DECODE, PREFILL
 from sim.engines import engine_of
 from sim.scenario import EngineParams, Scenario, TierParams
 from sim.sections.lora import adapters_of
@@ -64,8 +65,13 @@ class Resolved:
 
     @property
     def each(self) -> tuple[Resolved, ...]:
-        """Every kind of replica of the fleet."""
-        return self.kinds or (self,)
+        """Every kind of replica of the fleet, those that only prefill last."""
+        return self.kinds or ((self,) if self.prefill is None else (self, self.prefill))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each of them is called."""
+        return tuple(pool.name for pool in self.scenario.pool) or (DECODE, PREFILL)[: len(self.each)]
 
     def _one_kind(self) -> None:
         """Nobody is told of one kind of replica in the place of a fleet."""
@@ -184,7 +190,9 @@ def resolve(scenario: Scenario) -> Resolved:
         resolved = with_pools(scenario, _checked)
     else:
         resolved = with_prefill_pool(_placed(scenario), scenario, _placed)
-    window = with_window(resolved.scenario, kv_tokens_of(resolved), lambda: max(map(_token_s, resolved.each)))
+    window = with_window(
+        resolved.scenario, kv_tokens_of(resolved), lambda: max(map(_token_s, resolved.kinds or (resolved,)))
+    )
     resolved = replace(resolved, scenario=with_surges(window))
     for tier in (tier for kind in resolved.each for tier in kind.params.tiers):
         if tier.blocks < 1:

@@ -21,6 +21,7 @@ import numpy as np
 
 from kvcast.api import Prepared
 from kvcast.scenario.own_code import read_again
+from kvcast.scenario.steady import is_mix
 from sim.fleet.warm import CacheState, saved
 from workloads.columns import Workload
 from workloads.errors import InputError
@@ -59,7 +60,11 @@ def begin(path: Path, prepared: Prepared) -> tuple[Prepared, CacheState]:
     for name, value in _identity(prepared).items():
         if meta.get(name) != value:
             told = "" if name in ("requests", "policy_source") else f" {meta.get(name)!r}, here {value!r}"
-            raise InputError(f"--warm-cache {path}: saved with other {name.replace('_', ' ')}{told}; expected the same")
+            drawn = name == "requests" and is_mix(prepared.scenario)
+            cut = ", which in a mix without [workload] duration_s and requests run.duration_s decides" if drawn else ""
+            raise InputError(
+                f"--warm-cache {path}: saved with other {name.replace('_', ' ')}{told}; expected the same{cut}"
+            )
     if prepared.workload.concurrency is not None:
         raise InputError(
             "--warm-cache: a fixed concurrency has no time at which one part of its sessions ends; expected another"

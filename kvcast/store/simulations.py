@@ -98,7 +98,7 @@ class Lab:
             "scenario": asdict(resolved.scenario),
             "model": repr(resolved.model),
             "profile": resolved.profile.content_hash,
-            **({"pools": [_resolved(kind) for kind in resolved.kinds]} if resolved.kinds else {}),
+            **({"pools": [_one_kind(kind) for kind in resolved.each]} if len(resolved.each) > 1 else {}),
             "workload": workload.name,
             "code": code_hash(*DECIDES),
             "own": own,
@@ -265,8 +265,12 @@ def _own_code(scenario: Scenario) -> str:
 
 
 def _resolved(resolved: api.Resolved) -> str:
-    each = [{"model": repr(kind.model), "profile": kind.profile.content_hash} for kind in resolved.each]
-    return _hash({"pools": each} if resolved.kinds else each[0])
+    each = [_one_kind(kind) for kind in resolved.each]
+    return _hash({"pools": each} if len(each) > 1 else each[0])
+
+
+def _one_kind(resolved: api.Resolved) -> dict[str, str]:
+    return {"model": repr(resolved.model), "profile": resolved.profile.content_hash}
 
 
 def _own_router(scenario: Scenario) -> type | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -124,7 +125,7 @@ def axes(doc: dict, vary: Sequence[str], seeds: int = 1) -> dict[str, list[str]]
 
 def _axis(axis: str) -> tuple[str, list[str]]:
     key, separator, values = axis.partition("=")
-    listed = [value.strip() for value in values.split(",")]
+    listed = _listed(values)
     if not separator or not all(listed):
         raise InputError(f"--vary {axis}: expected section.key=value,value, such as cache.policy=lru,lfu")
     if len(set(map(_as_key, listed))) < len(listed):
@@ -132,6 +133,18 @@ def _axis(axis: str) -> tuple[str, list[str]]:
     if key.strip() == "seed":
         raise InputError(f"--vary {axis}: use --seeds N, which keeps the seeds of a variant together")
     return key.strip(), listed
+
+
+def _listed(values: str) -> list[str]:
+    """The values between commas; one inside of an array or a table, or of a text in it, is its own."""
+    depth, parts = 0, [""]
+    for piece in re.findall(r""""[^"]*"|'[^']*'|.""", values) if {"[", "{"} & {*values} else values:
+        depth += (piece in "[{") - (piece in "]}")
+        if piece == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return [part.strip() for part in parts]
 
 
 def _as_key(text: str) -> Any:

@@ -23,6 +23,7 @@ from sim.measure.regime import of_run
 from sim.measure.shocks import told as told_of_shocks
 from sim.scenario import Scenario, SloClass, SloConfig
 from workloads import mix
+from workloads.errors import InputError
 
 Document = Mapping[str, Any]
 Columns = Mapping[str, np.ndarray]
@@ -58,8 +59,16 @@ def judged_anew(run: Run, slo: SloConfig, gpu_hour_usd: float | None) -> Run:
     Where the columns of its twins are not there (nobody simulated them, because the run had no target; or an earlier
     version wrote it) `model_error` and the attainment without a cache are None: not known.
 
-    Raises InputError for limits of an SLO class that the run has not, as a new run would."""
+    Of a fleet of [[pool]] tables the price is the mean of several, and stays what it was.
+
+    Raises InputError for limits of an SLO class that the run has not, as a new run would, and for another price of
+    pools, which have one each."""
     exempt = {surge.storm.slo_class: SloClass() for surge in run.scenario.workload.surge if surge.storm is not None}
+    kinds = bool(run.scenario.pool)
+    if kinds and gpu_hour_usd != run.scenario.cost.gpu_hour_usd:
+        raise InputError(
+            f"[[pool]]: a price of {gpu_hour_usd} for all GPUs, expected the run's own: pools have one each, run again"
+        )
     scenario = replace(
         run.scenario,
         slo=replace(slo, classes={**slo.classes, **exempt}),
@@ -71,7 +80,8 @@ def judged_anew(run: Run, slo: SloConfig, gpu_hour_usd: float | None) -> Run:
     requests = run.tables["requests"]
     good = judged.good_of(requests, limits)
     over = Over(requests, good if judged.is_limited(limits) else None)
-    summary = _priced(_limited(run, scenario, class_slo, limits, good), scenario, requests)
+    summary = _limited(run, scenario, class_slo, limits, good)
+    summary = summary if kinds else _priced(summary, scenario, requests)
     return replace(
         run,
         scenario=scenario,

@@ -59,9 +59,8 @@ def scaled(prepared: api.Prepared, **options: Any) -> Scaled:
 
 
 def _slower(by: Mapping[str, float], of: Resolved, step_time: StepTime) -> StepTime:
-    """Steps that take longer by their profile's share, given by its hash; that of replicas that only prefill is the
-    others'."""
-    return ScaledSteps(step_time, 1 + by.get(of.profile.content_hash, next(iter(by.values()))))
+    """Steps that take longer by their profile's share, given by its hash."""
+    return ScaledSteps(step_time, 1 + by[of.profile.content_hash])
 
 
 def judged(runs: Scaled, classes: Sequence[tuple[str, SloClass]], slo: SloConfig) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""What a fleet of several [[pool]] tables has, said together: where pools differ, by pool.
+"""What a fleet of several kinds of replicas has ([[pool]] tables, or prefill and decode apart), said together: where
+they differ, by kind.
 
 >>> engine_of_all(resolved, ("max_num_seqs",))["max_num_seqs"]
 'fast 1,024, old 64'
@@ -6,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvcast import text
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def by_pool(resolved: Resolved, value: Callable[[Resolved], Any]) -> Any:
-    """The value of all pools where it is the same, else in words by pool."""
+    """The value of all kinds of replicas where it is the same, else in words by kind."""
     each = [value(kind) for kind in resolved.each]
     if all(one == each[0] for one in each):
         return each[0]
-    named = zip(resolved.scenario.pool, each, strict=True)
-    return ", ".join(f"{pool.name} {text.count(one) if isinstance(one, int) else one}" for pool, one in named)
+    named = zip(resolved.names, each, strict=True)
+    return ", ".join(f"{name} {text.count(one) if isinstance(one, int) else one}" for name, one in named)
 
 
 def engine_of_all(resolved: Resolved, keys: Sequence[str]) -> dict[str, Any]:
@@ -44,15 +45,30 @@ def _origin(key: str) -> Callable[[Resolved], Any]:
 
 
 def kv_lines_of_all(resolved: Resolved) -> list[str]:
-    """The arithmetic of each pool's KV capacity."""
+    """The arithmetic of the KV capacity of each kind."""
     if all(kind.kv_lines == resolved.kv_lines for kind in resolved.each):
         return list(resolved.kv_lines)
-    named = zip(resolved.scenario.pool, resolved.kinds, strict=True)
-    return [line for pool, kind in named for line in (f"pool {pool.name}:", *kind.kv_lines)]
+    named = zip(resolved.names, resolved.each, strict=True)
+    return [line for name, kind in named for line in (_heading(name), *kind.kv_lines)]
+
+
+def lines_of_pool(summary: Mapping[str, Any], pool: int) -> list[str]:
+    """Those of `kv_lines_of_all` that are of the pool of this number."""
+    lines, headings = summary["kv_arithmetic"], [_heading(row["pool"]) for row in summary["pools"]]
+    if headings[pool] not in lines:  # all alike
+        return list(lines)
+    own = list(lines[lines.index(headings[pool]) + 1 :])
+    end = next((i for i, line in enumerate(own) if line in headings), len(own))
+    return own[:end]
+
+
+def _heading(pool: str) -> str:
+    return f"pool {pool}:"
 
 
 def provenance_of_all(resolved: Resolved) -> dict[str, Any]:
-    """`DeviceProfile.describe` of the fleet's profiles together; kind "roofline" where any is one."""
+    """`DeviceProfile.describe` of the fleet's profiles together; kind "roofline" where any is one, and the device `of`
+    each kind of replica by name."""
     first = resolved.each[0].profile.describe()
     profiles = list({kind.profile.content_hash: kind.profile for kind in resolved.each}.values())
     if len(profiles) == 1:
@@ -62,7 +78,13 @@ def provenance_of_all(resolved: Resolved) -> dict[str, Any]:
         **first,
         **{key: joined([str(p.describe()[key]) for p in profiles]) for key in ("id", "label", "content_hash")},
         "kind": "roofline" if "roofline" in kinds else kinds[0],
-        "device": {**first["device"], "name": joined([str(p.device["name"]) for p in profiles])},
+        "device": {
+            **first["device"],
+            "name": joined([str(p.device["name"]) for p in profiles]),
+            "of": {
+                name: str(kind.profile.device["name"]) for name, kind in zip(resolved.names, resolved.each, strict=True)
+            },
+        },
         "model": joined([str(p.model) for p in profiles]),
         "provenance": {
             f"{profile.id}: {key}": value for profile in profiles for key, value in profile.provenance.items()

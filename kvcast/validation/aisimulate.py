@@ -75,7 +75,7 @@ class PeerStepTime:
             if tokens:
                 ns += round(1e6 * (4.209989e-07 * (tokens * tokens) + 1.518344e-02 * tokens + 1.650142e01))
         if n_decode:
-            ns += round(_decode_ns(min(sum_context / self.kv_tokens, 1.0)))
+            ns += round(1e6 * _decode_ms(min(sum_context / self.kv_tokens, 1.0)))  # to even, as np.rint
         return ns * 1e-9, INTERPOLATED
 
     def decode_stretch(
@@ -83,16 +83,13 @@ class PeerStepTime:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Seconds [k] and coverage codes [k]; see `StepTime.decode_stretch`."""
         contexts = np.arange(sum_context, sum_context + k * n_decode, n_decode)
-        ns = np.rint(_decode_ns(np.minimum(contexts / self.kv_tokens, 1.0)))
-        return ns * 1e-9, np.frombuffer(_CODE * k, np.int8)
+        ns = np.rint(1e6 * _decode_ms(np.minimum(contexts / self.kv_tokens, 1.0)))
+        return ns * 1e-9, np.full(k, INTERPOLATED, dtype=np.int8)
 
 
-_CODE = bytes([INTERPOLATED])
-
-
-def _decode_ns(share: Any) -> Any:
-    """Of one or many steps by the share of the KV memory that their contexts fill; not yet whole."""
-    return 1e6 * (-25.74 * (share * share) + 54.01 * share + 5.74)
+def _decode_ms(share: Any) -> Any:
+    """Of the KV memory."""
+    return -25.74 * (share * share) + 54.01 * share + 5.74
 
 
 # ---- what is simulated -----------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ then replicas in theirs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from heapq import heappop, heappush
 from math import inf
 from typing import Any
@@ -80,13 +79,15 @@ class Clock(simpy.Environment):
         """Run while requests are under way, or `wanted()` says that some wait for a replica: processes beside them keep
         no run alive, and a day on which they do nothing for those that wait is the last."""
         last_s = self.now
-        with suppress(simpy.core.StopSimulation):
+        try:
             while (next_s := self.peek()) < (inf if until_s is None else until_s):
                 if self._serves():
                     last_s = self.now
                 elif not wanted() or next_s > last_s + A_DAY_S:
                     break
                 self.step()
+        except simpy.core.StopSimulation:  # given up: the clock stands where that was
+            return
         if until_s is not None:
             self._now = until_s
 
@@ -104,7 +105,7 @@ class Clock(simpy.Environment):
 
     def _push(self, event: simpy.Event, time_s: float, priority: int, order: tuple[int, int]) -> simpy.Event:
         if time_s < self._now:
-            raise ValueError(f"cannot schedule at {time_s} s: it is {self._now} s already")
+            raise ValueError(f"cannot schedule at {time_s} s: it is {self.now} s already")
         event._ok = True
         event._value = None
         heappush(self._queue, (time_s, priority, order, event))  # type: ignore[misc, arg-type]

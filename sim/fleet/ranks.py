@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import replace
 from itertools import chain
 from typing import Any, cast
 
@@ -282,7 +283,18 @@ class _Tiers:
         self._tiers = tiers
 
     def use(self) -> list[TierUse]:
-        return [summed_use(uses) for uses in zip(*(tiers.use() for tiers in self._tiers), strict=True)]
+        return [_of_replica(uses) for uses in zip(*(tiers.use() for tiers in self._tiers), strict=True)]
+
+
+def _of_replica(uses: Sequence[TierUse]) -> TierUse:
+    """A replica's tier, of which each rank has an equal part: its room, and its part of the link."""
+    one, n = summed_use(uses), len(uses)
+    return replace(
+        one,
+        capacity_blocks=(one.capacity_blocks or 0) * n,
+        bandwidth_bytes_s=one.bandwidth_bytes_s * n,
+        link_busy_s=one.link_busy_s / n,
+    )
 
 
 class LockStepReplica(Replica):

@@ -343,7 +343,8 @@ class Replica:
             self._held_tokens -= self.log.prompt[request]
             self.scheduler.submit(request)
             some = True
-        for request in [request for request, at_s in self._given_up.items() if at_s <= until_s]:
+        gone = [request for request, at_s in self._given_up.items() if at_s <= until_s] if self._given_up else ()
+        for request in gone:
             del self._given_up[request]
             self._let_go(request, self.scheduler.cancel(request))
             self._settled, some = False, True

@@ -125,15 +125,16 @@ class ClairvoyantCache(RankedCache):
                 self._offer(node)
 
     def _offer(self, node: Node) -> None:
-        if not node.runs or node.live_children or node.runs[-1].refs:
+        if not node.is_leaf:
             return
+        run = self._deepest(node)
         position, same = NO_USE, 0  # a private tail
         if node.id < self._n_shared:
             begin = self._begin.get(node.id, 0)
             position, same, self._begin[node.id] = self._forecast.next_use(node.id, node.hi, begin, self, self._seen_s)
-        if same > node.runs[-1].lo:
-            self._cut(node, same)
+        if run.lo < same < run.hi:
+            node.ending(same)
         node.entry = next(self._entries)
-        heapq.heappush(self._heaps.setdefault(0, []), ((-position, node.runs[-1].released), node.entry, node))
+        heapq.heappush(self._heaps.setdefault(0, []), ((-position, run.released), node.entry, node))
         if position < NO_USE:
             self._waiting_for.setdefault(position, []).append((node, node.entry))

@@ -116,6 +116,9 @@ def _fill_rows(cache: ReleaseOrderCache, rows: np.ndarray) -> None:
 
 def _ranked(cache: RankedCache) -> dict[str, Any]:
     nodes = sorted((node for node in cache.nodes.values() if node.runs), key=lambda node: node.lo)  # parents first
+    for node in nodes:
+        for i in range(len(node.runs) - 1, -1, -1):
+            cache.told(node, i)
     return {
         "nodes": [
             [n.id, n.lo, n.parent.id if n.parent else -1, [[r.lo, r.hi, r.released, encode(r.state)] for r in n.runs]]
@@ -128,7 +131,7 @@ def _fill_ranked(cache: RankedCache, kept: dict[str, Any]) -> None:
     for node_id, lo, above, runs in kept["nodes"]:
         parent = cache.nodes.get(above)
         node = cache.nodes[node_id] = Node(node_id, lo, parent)
-        node.runs = [Run(node_id, a, b, 0, released, decode(state)) for a, b, released, state in runs]
+        node.runs = [Run(node_id, a, b, released, decode(state)) for a, b, released, state in runs]
         if parent is not None:
             parent.live_children += 1
         cache.idle += runs[-1][1] - runs[0][0]

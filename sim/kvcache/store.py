@@ -125,6 +125,8 @@ class Shelf:
             self._dropped,
             0 if self._replica else self.store.used,
             self._busy_s,
+            self._loaded * self.p.block_bytes,
+            self._written * self.p.block_bytes,
             shared=True,
             total_bytes_s=self.p.total_bytes_s,
             store_busy_s=self._store_busy_s,

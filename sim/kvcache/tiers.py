@@ -216,6 +216,8 @@ class Tier:
             self.dropped,
             self.used,
             self.busy_s,
+            self.loaded * self.p.block_bytes,
+            self.written * self.p.block_bytes,
         )
 
     def check(self) -> None:

@@ -10,6 +10,7 @@ follows, and what needs several columns beside each other looks at BLOCK request
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -22,7 +23,8 @@ Made = Callable[[slice], np.ndarray]
 
 
 class Columns(Mapping[str, np.ndarray]):
-    """Columns by name; those given as a function are made whenever they are asked for, and not kept."""
+    """Columns by name; those given as a function are made whenever they are asked for, and not kept. As a table:
+    pyarrow.table(columns), pandas.DataFrame(dict(columns))."""
 
     def __init__(self, columns: Mapping[str, np.ndarray | Made]) -> None:
         self._columns = dict(columns)
@@ -42,6 +44,20 @@ class Columns(Mapping[str, np.ndarray]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._columns
+
+    def __repr__(self) -> str:
+        rows = next((len(self[name]) for name in self), 0)
+        return f"Columns({rows:,} rows: {', '.join(self)})"
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        """What pyarrow.table and its like ask for: all columns, made at once."""
+        import pyarrow as pa
+
+        return pa.table(dict(self)).__arrow_c_stream__(requested_schema)
+
+    def __array__(self, *asked: object, **more: object) -> NoReturn:
+        """Columns of several types are no array; pandas, which looks for one, would else take the names for rows."""
+        raise TypeError("columns are no array: expected one of them, columns[name], or dict(columns)")
 
     def __reduce__(self) -> tuple[type[Columns], tuple[dict[str, np.ndarray]]]:
         return Columns, (dict(self),)  # without what they are made of

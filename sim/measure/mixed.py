@@ -28,6 +28,19 @@ from workloads.columns import Workload
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "e2el": "e2e_s"}
 
 
+def rows_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A summary's row of each kind of replica: of a [[pool]], or of what prefills and what decodes; empty where all are
+    alike."""
+    apart = summary.get("disaggregation")
+    return (summary.get("pools") or []) if apart is None else apart["pools"]
+
+
+def kv_blocks_of_fleet(summary: Mapping[str, Any]) -> int:
+    """KV blocks of all replicas together."""
+    rows: list[Mapping[str, Any]] = [*rows_of(summary)] or [summary]
+    return sum(row["kv_blocks"] * row["replicas"] for row in rows)
+
+
 def places(scenario: Scenario) -> list[slice]:
     """Where the replicas of each pool lie among those of the fleet."""
     return [slice(a, b) for a, b in pairwise(accumulate((pool.replicas for pool in scenario.pool), initial=0))]
@@ -65,9 +78,25 @@ def paid(gpu_s: np.ndarray, inside: np.ndarray, rec: Recording, scenario: Scenar
     return out
 
 
-def dearness(rec: Recording, scenario: Scenario) -> np.ndarray | float:
-    """A GPU-hour's price where each request was over the fleet's mean, float64 [n]; 1 where none or one is known."""
-    prices = [pool.gpu_hour_usd for pool in scenario.pool]
+def hour_prices(rec: Recording, scenario: Scenario, gpu_hours: np.ndarray) -> list[float | None]:
+    """USD that the requests of each pool pay for one of their GPU-hours, float64 [n]: the pool's price, and where
+    nobody used a pool, whose hours all share, a part of what it cost. None where a price is not known."""
+    prices, gpus = [pool.gpu_hour_usd for pool in scenario.pool], scenario.gpus_of_pools
+    held = [pool.replicas * n for pool, n in zip(scenario.pool, gpus, strict=True)]
+    of = pool_of(scenario, rec.replica)
+    idle = [k for k in range(len(held)) if not portable.total(gpu_hours[of == k])]
+    if not idle or len(set(prices)) == 1:
+        return prices
+    if any(prices[k] is None for k in idle):
+        return [None] * len(prices)
+    spread = sum(held[k] * (prices[k] or 0.0) for k in idle) / sum(held)
+    share = 1 - sum(held[k] for k in idle) / sum(held)
+    return [None if price is None else price * share + spread for price in prices]
+
+
+def dearness(rec: Recording, scenario: Scenario, gpu_hours: np.ndarray) -> np.ndarray | float:
+    """What each request pays for a GPU-hour over the fleet's mean price, float64 [n]; 1 where none or one is known."""
+    prices = hour_prices(rec, scenario, gpu_hours)
     mean = scenario.cost.gpu_hour_usd
     if not mean or len(set(prices)) == 1:
         return 1.0
@@ -117,7 +146,7 @@ def summary(
     times: seconds by request (sim.measure.metrics.per_request). inside: bool [n], the window's arrivals; counted: int64
     [m], those admitted; work: int64 [n], tokens computed for each; gpu_hours: float64 [n], idle time included; told:
     which latencies may be (sim.measure.numbers.latency_of)."""
-    of = pool_of(scenario, rec.replica)
+    of, hour_usd = pool_of(scenario, rec.replica), hour_prices(rec, scenario, gpu_hours)
     rows = []
     for k, (pool, place) in enumerate(zip(scenario.pool, places(scenario), strict=True)):
         mine = inside & (of == k) & (rec.replica >= 0)
@@ -134,7 +163,7 @@ def summary(
                 **_hits(rec, workload, here),
                 **_load(rec, place, window),
                 **_even(rec, place, here, work),
-                **_cost(pool, scenario.gpus_of_pools[k], window, gpu_hours[mine], int(mine.sum())),
+                **_cost(pool, scenario.gpus_of_pools[k], window, gpu_hours[mine], int(mine.sum()), hour_usd[k]),
             }
         )
     return {"pools": rows, "jain_of_busy": jain([row["busy_share"] or 0.0 for row in rows])}
@@ -187,10 +216,12 @@ def _even(rec: Recording, place: slice, here: np.ndarray, work: np.ndarray) -> d
     return {name: found[name] for name in ("jain", "starved")}
 
 
-def _cost(pool: PoolConfig, gpus: int, window: Window, hours: np.ndarray, requests: int) -> dict[str, Any]:
-    """What its GPUs cost; a request: what those who were there pay for it."""
+def _cost(
+    pool: PoolConfig, gpus: int, window: Window, hours: np.ndarray, requests: int, hour_usd: float | None
+) -> dict[str, Any]:
+    """What its GPUs cost; a request: what those who were there pay, `hour_usd` for each of their hours."""
     held, price = pool.replicas * gpus * window.seconds / 3600, pool.gpu_hour_usd
-    paid_usd = None if price is None else price * portable.total(hours)
+    paid_usd = None if hour_usd is None else hour_usd * portable.total(hours)
     return {
         "gpu_hours": held,
         "gpu_hour_usd": price,

@@ -241,7 +241,8 @@ def build_report(
         rec, workload, causes, evicted, inside, good, slo, latency[1:] or latency, gpu_hours, scenario.cost.gpu_hour_usd
     )
     if scenario.pool:
-        mixed.price_classes(classes, class_id, inside, gpu_hours * mixed.dearness(rec, scenario), scenario)
+        dear_hours = gpu_hours * mixed.dearness(rec, scenario, gpu_hours)
+        mixed.price_classes(classes, class_id, inside, dear_hours, scenario)
     summary["hit_tokens"]["by_class"] = {name: row["prefix_hit_tokens"] for name, row in classes.items()}
     summary["cost"]["usd_per_request_by_class"] = {name: row["usd_per_request"] for name, row in classes.items()}
     return Report(

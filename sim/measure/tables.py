@@ -13,7 +13,7 @@ from sim.measure.columns import Columns, summed_by
 from sim.measure.held import replicas_held
 from sim.measure.judged import Limits, attainment, usd_of_class
 from sim.measure.metrics import has_limit
-from sim.recording import ABANDONED, COMPLETED, Recording, TierUse, by_replica
+from sim.recording import ABANDONED, COMPLETED, Recording, TierUse, by_replica, same
 from workloads import portable
 from workloads.columns import SCOPES, Workload
 
@@ -198,13 +198,12 @@ def tier_table(rec: Recording, counted: np.ndarray) -> list[dict[str, Any]]:
         {
             "name": "gpu",
             "hit_tokens": int(rec.hit_tokens[counted].sum() - below.sum()),
-            "capacity_blocks": rec.kv_blocks,
+            "capacity_blocks": same(rec.kv_blocks_of.tolist()),
             "requests_that_waited_for_loads": int((waited_s > 0).sum()),
             "mean_load_ms": 1e3 * portable.mean(waited_s[waited_s > 0]) if (waited_s > 0).any() else None,
         }
     ]
     for use, hit in zip(rec.tiers, below, strict=True):
-        written = use.written_blocks * use.block_bytes
         capacity = min(use.bandwidth_bytes_s * link_s, use.total_bytes_s * rec.end_s)
         rows.append(
             {
@@ -213,10 +212,10 @@ def tier_table(rec: Recording, counted: np.ndarray) -> list[dict[str, Any]]:
                 "capacity_blocks": use.capacity_blocks,
                 "stored_blocks": use.stored_blocks,
                 "dropped_blocks": use.dropped_blocks,
-                "loaded_bytes": use.loaded_blocks * use.block_bytes,
-                "written_bytes": written,
+                "loaded_bytes": use.loaded_bytes,
+                "written_bytes": use.written_bytes,
                 "link_busy_share": use.link_busy_s / link_s if link_s else None,
-                "write_share": 0.0 if not written else written / capacity if capacity else None,
+                "write_share": 0.0 if not use.written_bytes else use.written_bytes / capacity if capacity else None,
                 **(_store(use, rec.end_s) if use.shared else {}),
             }
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from workloads.limits import MAX_REPLICAS, above_0, from_1, key
+from workloads.limits import MAX_REPLICAS, from_0, from_1, key
 
 
 @dataclass(frozen=True)
@@ -25,5 +25,5 @@ class PoolConfig:
         None,
         "price of one of its GPUs for one hour; default: its GPU's in [cost.prices], or [cost] gpu_hour_usd on the same"
         " GPU as the rest of the file",
-        above_0(1e6),
+        from_0(1e6),
     )

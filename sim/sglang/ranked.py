@@ -65,7 +65,10 @@ class RankedRadixCache(RadixCache):
             node.lock -= 1
             if not node.lock:
                 self.idle += node.hi - node.lo
+                first = not node.released
                 node.released = number
+                if first:
+                    self._tell(self.policy.on_first_release, node, r)
                 self._tell(self.policy.on_release, node, r)
         if nodes:
             self._touched(nodes[0])
@@ -90,7 +93,7 @@ class RankedRadixCache(RadixCache):
         hi, k = node.hi, node.end
         while hi > node.lo:
             lo = max(node.lo, node.path[k - 1][1] if k else 0)
-            yield Run(node.path[k][0], lo, hi, node.lock, node.released, node.state)
+            yield Run(node.path[k][0], lo, hi, node.released, node.state)
             hi, k = lo, k - 1
 
     # -- leaves -----------------------------------------------------------------------------------------------------
@@ -107,7 +110,7 @@ class RankedRadixCache(RadixCache):
         self._touched(node)
 
     def _as_run(self, node: Node) -> Run:
-        return Run(node.path[node.end][0], node.lo, node.hi, node.lock, node.released, node.state)
+        return Run(node.path[node.end][0], node.lo, node.hi, node.released, node.state)
 
     def _push(self, node: Node) -> None:
         if not node.released:

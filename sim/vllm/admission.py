@@ -22,7 +22,7 @@ LATER = -1
 def admit(s: VllmScheduler) -> None:
     """Until one does not fit. One whose LoRA adapter finds no slot is passed by."""
     if not len(s.waiting):
-        s.left_waiting = s.left_waiting and s.deferring
+        s.left_waiting &= s.deferring
         s.steady = _nobody_joins(s)
         return
     skipped: list[Request] = []

@@ -173,6 +173,8 @@ class VllmScheduler:
     def _threshold(self) -> int:
         """The longest chunk of this step, 0: any. Alone a request keeps nobody waiting."""
         threshold = self.p.long_prefill_token_threshold
+        if not threshold:
+            return 0
         present = len(self.running) + len(self.waiting)
         if present < 2:
             return 0
@@ -267,8 +269,8 @@ class VllmScheduler:
     def shape(self) -> tuple[list[tuple[int, int]], int, int, int, int]:
         """(chunks (new, cached), decodes, sum and maximum of their contexts, rows sampled): what the step time depends
         on."""
-        chunks = []
         n = sampled = self.decoded
+        chunks: list[tuple[int, int]] = []
         for r, tokens in self.chunks:
             chunks.append((tokens, r.computed - tokens))
             sampled += r.computed == r.known

@@ -50,6 +50,17 @@ def test_another_limit_is_another_verdict_without_a_run(session, folder):
     assert "Meets the target." in verdict(session)
 
 
+def test_an_emptied_field_is_no_limit(session):
+    """In the sidebar and above the verdict: not what it was, nor the least that it may be."""
+    set_(session, "slo.chat.ttft", None)
+    assert session.at.number_input(key="slo.chat.ttft").value is None
+    session.at.number_input(key="slo.chat.tpot").set_value(None)
+    session.at.number_input(key="price").set_value(None)
+    session.settle(session.at.run())
+    assert session.at.number_input(key="judged.price").value is None
+    assert params(session) | {"job": ""} == {"slo.classes.chat": "", "cost.gpu_hour_usd": "", "job": ""}
+
+
 def test_the_link_holds_what_it_is_judged_by(session, folder):
     set_(session, "target", 99.95)
     found = params(session)

@@ -24,7 +24,7 @@ import numpy as np
 from workloads.readers.common import Rows
 from workloads.readers.values import NOT_JSON, short
 
-CHUNK_ROWS = 8192  #: rows whose ids are held as Python objects at a time
+CHUNK_IDS = 1 << 15  #: ids that are held as Python objects at a time: what a processor's cache holds
 EXPECTED = "a list of block ids: whole numbers from 0 to 2^64 - 1, or text"
 
 
@@ -89,6 +89,7 @@ class HashIds:
     def __init__(self) -> None:
         self.lengths = array("q")
         self._pending: list[list[Any]] = []
+        self._waiting = 0  # ids of them, and rows
         self._flat = array("i")  # it grows in place, which arrays of numpy do not; "q" once an id needs it
         self._codes = IdCodes()
 
@@ -98,7 +99,8 @@ class HashIds:
             return False
         self.lengths.append(len(ids))
         self._pending.append(ids)
-        return len(self._pending) < CHUNK_ROWS or self._flush()
+        self._waiting += len(ids) + 1
+        return self._waiting < CHUNK_IDS or self._flush()
 
     def take(self, ids: np.ndarray, counts: np.ndarray) -> bool:
         """Rows whose ids (int64 [sum of counts], none negative) are known to be whole numbers; False, and nothing is
@@ -121,6 +123,8 @@ class HashIds:
         if self._flat.typecode == "i" and not np.array_equal(column, column.astype(np.int32)):
             self._flat = array("q", self._flat)
         self._flat.frombytes(column.astype(self._flat.typecode).tobytes())
+        self._pending, self._waiting = [], 0
+        return True
 
     def problem(self) -> tuple[int, tuple[str, Any, str]] | None:
         """(row, what is wrong) of the first pending row that cannot be read."""

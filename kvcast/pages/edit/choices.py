@@ -3,7 +3,7 @@
 The one idea: a GPU is chosen by name and brings the best that is known of it; a profile is chosen only by whoever wants
 another one. What a choice takes away is said where it was made: which profile no longer fits, which model does not.
 
-    fields = draw(base)
+    section, standing = hardware(replace(base, model=model(base, runner)))
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from kvcast.jobs.link import WIDTHS
 from kvcast.jobs.runner import Runner
 from kvcast.pages.edit.widgets import hint, number, select
 from kvcast.scenario.gpu_prices import gpu_of
-from sim.scenario import DTYPES, KV_DTYPES, CostConfig, HardwareConfig, ModelConfig, RunConfig, Scenario
+from sim.scenario import (
+    DTYPES,
+    KV_DTYPES,
+    AutoscaleConfig,
+    CostConfig,
+    HardwareConfig,
+    ModelConfig,
+    RunConfig,
+    Scenario,
+)
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
@@ -89,11 +98,17 @@ def adopt(scenario: Scenario) -> None:
     state["profile"] = BEST if scenario.hardware.gpu is not None else scenario.hardware.profile
     for f in layout():
         state[f"layout.{f.name}"] = getattr(scenario.hardware, f.name)
-    state["prices"] = {**scenario.cost.prices}
-    if scenario.cost.gpu_hour_usd is not None and state["gpu"] not in state["prices"]:
-        state["prices"][state["gpu"]] = scenario.cost.gpu_hour_usd
+    state["prices"] = prices_of(scenario)
     state["price"], state["priced"] = state["prices"].get(state["gpu"]), state["gpu"]
     state["lost"] = ""
+
+
+def prices_of(scenario: Scenario) -> dict[str, float]:
+    """GPU -> USD an hour, as the scenario says; where every pool says its own, its mean is nobody's."""
+    own, listed = scenario.cost.gpu_hour_usd, {**scenario.cost.prices}
+    if own is not None and not (scenario.pool and all(pool.gpu_hour_usd is not None for pool in scenario.pool)):
+        listed.setdefault(gpu_of(scenario) or next(iter(gpus())), own)
+    return listed
 
 
 def keys() -> list[str]:
@@ -104,9 +119,8 @@ def keys() -> list[str]:
 # -- the widgets -------------------------------------------------------------------------------------------------------
 
 
-def draw(base: Scenario, runner: Runner) -> tuple[dict[str, Any], Any]:
-    """The [model] and [hardware] sections, and a place to `tell` what they rest on."""
-    state = st.session_state
+def model(base: Scenario, runner: Runner) -> ModelConfig:
+    """The [model] section."""
     choice = select(
         st, "Model", models(), "model", help=f"{hint(ModelConfig, 'name')}. Type to search.", on_change=_changed
     )
@@ -125,24 +139,29 @@ def draw(base: Scenario, runner: Runner) -> tuple[dict[str, Any], Any]:
     kv = select(
         right, "KV cache", [OWN, *KV_DTYPES], "kv_dtype", help=hint(ModelConfig, "kv_dtype"), on_change=_changed
     )
-    known = gpus()
-    gpu = select(
-        st, "GPU", list(known), "gpu", format_func=known.get, help=hint(HardwareConfig, "gpu"), on_change=_changed
-    )
-    spread = _layout()
-    model = replace(
+    return replace(
         base.model,
         name=choice if choice not in (CONFIG, *allowed.models()) else ModelConfig.name,
         config=_config(choice),
         dtype=dtype,
         kv_dtype=None if kv == OWN else kv,
     )
+
+
+def hardware(base: Scenario) -> tuple[HardwareConfig, Any]:
+    """The [hardware] section of replicas that are alike, and a place to `tell` what they rest on. base: has the model
+    that is asked for."""
+    known, state = gpus(), st.session_state
+    gpu = select(
+        st, "GPU", list(known), "gpu", format_func=known.get, help=hint(HardwareConfig, "gpu"), on_change=_changed
+    )
+    spread = _layout()
     kept = {name: getattr(base.hardware, name) for name in ("weights_gib", "overhead_gib")}
-    profile = _profile(replace(base, model=model, hardware=HardwareConfig(**kept, **spread)), gpu)
-    hardware = HardwareConfig(**kept, **spread, **({"gpu": gpu} if profile == BEST else {"profile": profile}))
+    profile = _profile(replace(base, hardware=HardwareConfig(**kept, **spread)), gpu)
+    source = {"gpu": gpu} if profile == BEST else {"profile": profile}
     if state["lost"]:
         st.caption(f":orange[{state['lost']}]")
-    return {"model": model, "hardware": hardware}, st.empty()
+    return HardwareConfig(**kept, **spread, **source), st.empty()
 
 
 def missing() -> bool:
@@ -249,19 +268,27 @@ def fits(asked: Scenario, profile: str) -> bool:
 def tell(scenario: Scenario, place: Any) -> None:
     """Say what the step times rest on and how much KV fits, or why the choices do not go together."""
     words, wrong = _resolved(_alone(scenario))
-    if wrong is None:
-        place.caption(words)
-        return
+    place.caption(words if wrong is None else f":red[{_said(wrong)}]")
+
+
+def _said(wrong: InputError) -> str:
     line = UPLOADED_FILE.sub("", str(wrong).removeprefix("scenario: "))
     if isinstance(wrong, DoesNotFitError) and "; " in line:
         line = f"{line.partition(': ')[0]}: {line.rpartition('; ')[2]}"
-    place.caption(f":red[{line}]")
+    return line
 
 
 def _alone(scenario: Scenario) -> Scenario:
     """One replica with a workload of no account: what is asked has nothing to do with it."""
     one = replace(scenario.cluster, replicas=1)
-    return replace(scenario, workload=WorkloadConfig(preset="chat"), run=RunConfig(0.0, 1.0), cluster=one, shock=())
+    return replace(
+        scenario,
+        workload=WorkloadConfig(preset="chat"),
+        run=RunConfig(0.0, 1.0),
+        cluster=one,
+        shock=(),
+        autoscale=AutoscaleConfig(),
+    )
 
 
 @st.cache_data(max_entries=256)
@@ -310,6 +337,12 @@ def cost(place: Any) -> CostConfig:
         listed[state["gpu"]] = price
     state["prices"] = listed
     return cost_of(listed, state["gpu"])
+
+
+def cost_of_pools(base: Scenario) -> CostConfig:
+    """The [cost] section of a fleet with pools: as it was given, or the list of prices by GPU that it became."""
+    listed = st.session_state["prices"]
+    return base.cost if listed == prices_of(base) else CostConfig(prices=dict(sorted(listed.items())))
 
 
 def give_price(gpu: str, key: str) -> None:

@@ -15,7 +15,7 @@ import streamlit as st
 from kvcast.config import scenario_from_doc
 from kvcast.jobs import allowed, link
 from kvcast.jobs.runner import UPLOAD_LIMIT_BYTES, UPLOAD_TYPES, Job, Runner
-from kvcast.pages.edit import choices
+from kvcast.pages.edit import choices, pools, scaling
 from kvcast.pages.edit.plain import plain
 from kvcast.pages.edit.settings import (
     CACHE_OFF,
@@ -69,7 +69,18 @@ def ask(runner: Runner) -> Asked:
 def _keys() -> list[str]:
     """The session's keys that the sidebar's widgets hold."""
     limits = [str(key) for key in st.session_state if str(key).startswith("slo.")]
-    return ["workload", "rate_scale", "replicas", "policy", "router", "target", *choices.keys(), *ENGINE, *limits]
+    return [
+        "workload",
+        "rate_scale",
+        "replicas",
+        "policy",
+        "router",
+        "target",
+        *choices.keys(),
+        *ENGINE,
+        *scaling.KEYS,
+        *limits,
+    ]
 
 
 def _asked(runner: Runner) -> Asked:
@@ -80,15 +91,17 @@ def _asked(runner: Runner) -> Asked:
     sections, standing = _system(base, runner)
     scenario = replace(base, name=name, slo=slo, cost=cost, **sections)
     try:
-        if st.session_state["workload.problem"]:
-            raise InputError(st.session_state["workload.problem"])
+        for problem in ("workload.problem", scaling.PROBLEM):
+            if st.session_state[problem]:
+                raise InputError(st.session_state[problem])
         if workload is None:
             raise InputError("upload a trace in the sidebar, or choose a bundled mix")
         _check_read(runner)
         if choices.missing():
             raise InputError("upload a config.json in the sidebar, or choose a bundled model")
         asked = _checked(replace(scenario, workload=workload))
-        choices.tell(asked, standing)
+        if standing is not None:
+            choices.tell(asked, standing)
         return Asked(asked)
     except InputError as error:
         return Asked(None, str(error).removeprefix("settings: "))
@@ -148,10 +161,10 @@ def _checked(scenario: Scenario) -> Scenario:
     """The scenario, as the command line would read it from a file."""
     import tomllib
 
-    from workloads.check import check
+    from workloads.mix import resolve
 
     if scenario.workload.class_:
-        check(scenario.workload)
+        resolve(scenario.workload)
     doc = tomllib.loads(dumps(scenario))
     ours = {"workload": "trace", "model": "config"}  # uploaded, or named where the dashboard was started
     strict = {
@@ -249,12 +262,20 @@ def _another_workload() -> None:
 
 
 def _system(base: Scenario, runner: Runner) -> tuple[dict[str, Any], Any]:
-    """The [model], [hardware], [cluster], [cache] and [engine] sections, and where to say what they rest on."""
+    """The [model], [hardware], [[pool]], [cluster], [cache] and [engine] sections, and where to say what they rest
+    on; None where pools say so themselves."""
     from sim.fleet.router import ROUTERS
 
-    chosen, standing = choices.draw(base, runner)
-    left, right = st.columns([5, 6], gap="xsmall")
-    replicas = number(left, "Replicas", 1, 512, "replicas", help=hint(ClusterConfig, "replicas"))
+    mixed = st.session_state[pools.POOLS]
+    given = replace(base, model=choices.model(base, runner), pool=mixed)
+    hardware, standing = (base.hardware, None) if mixed else choices.hardware(given)
+    left, right = (None, st) if mixed else st.columns([5, 6], gap="xsmall")
+    replicas = (
+        number(left, "Replicas", 1, 512, "replicas", help=hint(ClusterConfig, "replicas"))
+        if left is not None
+        else pools.cluster_replicas(base)
+    )
+    place = st.container()  # above the router: it is drawn below, when the engine is known
     router = select(right, "Router", list(ROUTERS), "router", help=hint(ClusterConfig, "router"))
     policy = select(
         st,
@@ -263,12 +284,17 @@ def _system(base: Scenario, runner: Runner) -> tuple[dict[str, Any], Any]:
         "policy",
         help=f"{hint(CacheConfig, 'policy')}; off: no prefix caching",
     )
-    sections = {
-        **chosen,
+    sections: dict[str, Any] = {
+        "model": given.model,
+        "hardware": hardware,
+        "pool": mixed,
         "cluster": replace(base.cluster, replicas=replicas, router=router),
         "cache": _cache(base.cache, policy),
-        "engine": replace(base.engine, **_engine()),
+        "engine": replace(base.engine, **_engine(bool(mixed))),
     }
+    with place:
+        sections["autoscale"] = scaling.draw(base)
+        (pools.draw if mixed else pools.offer)(replace(base, **sections, cost=choices.cost_of_pools(base)))
     return sections, standing
 
 
@@ -285,11 +311,13 @@ def _cache(base: CacheConfig, policy: str) -> CacheConfig:
     return replace(base, enabled=True, policy=policy, policy_params=base.policy_params if policy == base.policy else {})
 
 
-def _engine() -> dict[str, Any]:
+def _engine(mixed: bool) -> dict[str, Any]:
+    """mixed: of pools, whose KV blocks are each GPU's own."""
     with st.expander("Engine"):
         places = st.columns(2)
         values: dict[str, Any] = {}
-        for i, (name, (label, empty)) in enumerate(ENGINE.items()):
+        shown = {name: told for name, told in ENGINE.items() if not (mixed and name == "kv_blocks")}
+        for i, (name, (label, empty)) in enumerate(shown.items()):
             limit, default = about(EngineConfig, name)["limit"], getattr(EngineConfig, name)
             kind, step = (float, 0.01) if isinstance(default, float) else (int, 1)
             values[name] = number(
@@ -345,7 +373,7 @@ def _slo(given: Scenario, names: list[str]) -> tuple[SloConfig, CostConfig]:
     target = number(
         left, "Target (%)", 0.1, 100.0, "target", step=1.0, help=hint(SloConfig, "attainment"), placeholder="none"
     )
-    cost = choices.cost(right)
+    cost = choices.cost_of_pools(given) if st.session_state[pools.POOLS] else choices.cost(right)
     held = [
         f"{name or 'all'} {limit.e2e_s:g} s"
         for name, limit in {"": everyone, **limits}.items()

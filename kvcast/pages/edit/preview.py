@@ -11,6 +11,7 @@ is estimated.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,8 @@ import numpy as np
 from kvcast import api, text
 from kvcast.pages.edit import layers
 from kvcast.present.verdict import model_of
+from kvcast.scenario import mixed
+from kvcast.scenario.resolve import Resolved
 from kvcast.scenario.steady import clock_note, nominal_per_s
 from sim.scenario import Scenario
 from workloads import mix
@@ -47,18 +50,12 @@ def too_long(config: WorkloadConfig, scenario: Scenario | None) -> list[str]:
         workload = _sample(config)
     except InputError:
         return []  # said where the mistake is
-    context, cls, told = resolved.scenario.engine.max_model_len or 0, workload.column("class_id"), []
-    limit, instead = f"{model_of(scenario)}'s context of {context:,} tokens", "a model with a longer context"
-    if resolved.lowered:
-        limit, instead = (
-            (
-                f"the KV memory of {context:,} tokens, less than {model_of(scenario)}'s context of"
-                f" {resolved.model.max_context:,}"
-            ),
-            "more KV memory for a replica",
-        )
+    cls, told = workload.column("class_id"), []
+    asks = mixed.asked(resolved.scenario, workload.class_names) if resolved.kinds else []
     for i, c in enumerate(config.class_):
         mine = cls == i
+        kinds = [one for one, open_ in zip(resolved.each, asks[i], strict=True) if open_] if asks else [resolved]
+        context, limit, instead = _longest(kinds)
         share = (
             float((workload.prompt_tokens[mine] + workload.output_tokens[mine] > context).mean()) if mine.any() else 0.0
         )
@@ -70,6 +67,16 @@ def too_long(config: WorkloadConfig, scenario: Scenario | None) -> list[str]:
                 f" or choose {instead}."
             )
     return told
+
+
+def _longest(kinds: Sequence[Resolved]) -> tuple[int, str, str]:
+    """(tokens, what bounds them, what would help) of the replicas that take the longest sequences."""
+    roomiest = max(kinds, key=lambda one: one.scenario.engine.max_model_len or 0)
+    context, model = roomiest.scenario.engine.max_model_len or 0, model_of(roomiest.scenario)
+    if not roomiest.lowered:
+        return context, f"{model}'s context of {context:,} tokens", "a model with a longer context"
+    limit = f"the KV memory of {context:,} tokens, less than {model}'s context of {roomiest.model.max_context:,}"
+    return context, limit, "more KV memory for a replica"
 
 
 @functools.lru_cache(maxsize=32)

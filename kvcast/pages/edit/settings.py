@@ -17,7 +17,7 @@ import streamlit as st
 
 from kvcast.jobs import allowed
 from kvcast.jobs import demo as demo_module
-from kvcast.pages.edit import choices
+from kvcast.pages.edit import choices, pools, scaling
 from sim.scenario import Scenario, SloClass, SloConfig
 from workloads.config import WorkloadConfig
 
@@ -50,10 +50,14 @@ def adopt(scenario: Scenario, trace: str = "") -> None:
     state["workload.trace"], state["workload.named"] = trace, allowed.trace_name(trace) or UPLOAD
     state["rate_scale"] = float(scenario.workload.rate_scale)
     choices.adopt(scenario)
+    pools.adopt(scenario)
+    scaling.adopt(scenario)
     state["replicas"], state["router"] = scenario.cluster.replicas, scenario.cluster.router
     state["policy"] = scenario.cache.policy if scenario.cache.enabled else CACHE_OFF
     for name in ENGINE:
         state[name] = getattr(scenario.engine, name)
+    for key in [key for key in state if str(key).startswith("slo.")]:  # of classes that the scenario has no limits for
+        state[key] = None
     for name, limit in limits_of(scenario.slo):
         state[f"slo.{name}.ttft"], state[f"slo.{name}.tpot"] = to_ms(limit.ttft_s), to_ms(limit.tpot_s)
     state["target"] = None if scenario.slo.attainment is None else round(100 * scenario.slo.attainment, 6)
@@ -61,11 +65,11 @@ def adopt(scenario: Scenario, trace: str = "") -> None:
 
 def mix_of(workload: WorkloadConfig) -> None:
     """Make the Workload page's mix the one of a [workload] section (its rate_scale has a widget of its own)."""
-    from workloads.mix import resolve
+    from workloads.mix import tables
 
     state = st.session_state
     if workload.trace is None:
-        state["workload.mix"] = replace(resolve(replace(workload, rate_scale=1.0)), preset=None)
+        state["workload.mix"] = replace(tables(replace(workload, rate_scale=1.0)), preset=None)
     state["workload"] = TRACE if workload.trace else workload.preset or preset_like(state["workload.mix"])
     for counter in ("workload.version", "workload.layers"):  # table and fields start afresh
         state[counter] = state.get(counter, 0) + 1

@@ -63,8 +63,29 @@ PLANNED = {
 """What a plan may vary -> the key; the layout's other keys go by their own names."""
 
 
+OF_ALL_POOLS = (
+    "cache.policy",
+    "cache.enabled",
+    "cluster.router",
+    "model.dtype",
+    "workload.rate_scale",
+    "engine.block_size",
+)
+"""What all pools of a fleet have alike."""
+
+
+def axes_of(scenario: Scenario) -> dict[str, Axis]:
+    """What may vary, by key: of a fleet with pools their replicas, and what all have alike."""
+    if not scenario.pool:
+        return BY_KEY
+    named = [Axis(f"pool.{pool.name}.replicas", f"Replicas of {pool.name}", 1) for pool in scenario.pool]
+    return {axis.key: axis for axis in (*named, *(BY_KEY[key] for key in OF_ALL_POOLS))}
+
+
 def own(scenario: Scenario, key: str) -> Any:
     """The scenario's value of the key; of its GPU the name, whatever it is given by."""
+    if key.startswith("pool."):
+        return next(pool.replicas for pool in scenario.pool if key == f"pool.{pool.name}.replicas")
     if key == "hardware.gpu":
         return gpu_of(scenario)
     section, name = key.split(".")
@@ -120,7 +141,12 @@ def command(scenario: Scenario, chosen: Mapping[str, Sequence[str]], seeds: int)
             words += ["--vary", f"{key}={','.join(every)}"]
             count *= len(every)
     varied = {word.partition("=")[0] for word in words[1::2]}
-    if varied & {"hardware.tensor_parallel", "model.dtype"} and "hardware.gpu" not in varied and gpu_of(scenario):
+    if (
+        not scenario.pool
+        and varied & {"hardware.tensor_parallel", "model.dtype"}
+        and "hardware.gpu" not in varied
+        and gpu_of(scenario)
+    ):
         words += ["--vary", f"hardware.gpu={gpu_of(scenario)}"]  # no profile is of several widths or precisions
     if count > MOST:
         raise InputError(f"{count} variants, expected at most {MOST}: choose fewer values, or use kvcast sweep")

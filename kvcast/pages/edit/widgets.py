@@ -24,8 +24,19 @@ def hint(cls: type, name: str) -> str:
 
 def number(place: Any, label: str, least: float, most: float | None, key: str, **look: Any) -> Any:
     """A number field that says what the session holds. Its default is that too: a browser that has not drawn the field
-    yet, when the page is drawn again, begins with the default and tells it."""
+    yet, when the page is drawn again, begins with the default and tells it. One with a placeholder may be empty."""
+    if look.get("placeholder"):
+        return optional(place, label, least, most, st.session_state[key], key, **look)
     return place.number_input(label, least, most, st.session_state[key], key=key, **look)
+
+
+def optional(
+    place: Any, label: str, least: float, most: float | None, value: float | None, key: str, **look: Any
+) -> Any:
+    """A number field that may be empty, and says this value. An emptied field tells its default, so that is none, and
+    the value is told to the browser anew each time."""
+    st.session_state[key] = value
+    return place.number_input(label, least, most, None, key=key, **look)
 
 
 def select(place: Any, label: str, options: Sequence[Any], key: str, **look: Any) -> Any:

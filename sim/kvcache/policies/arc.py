@@ -47,13 +47,12 @@ class Arc(Recalling):
             self.blocks[AGAIN] += len(run)
         run.state = (AGAIN, counted)
 
-    def on_release(self, run: Run, request: Asking) -> None:
-        super().on_release(run, request)
-        which, counted = run.state
-        if not counted:
-            self.blocks[which] += len(run)
-            run.state = (which, True)
-            self._forget()
+    def on_first_release(self, run: Run, request: Asking) -> None:
+        super().on_first_release(run, request)
+        which, _ = run.state
+        self.blocks[which] += len(run)
+        run.state = (which, True)
+        self._forget()
 
     def _forget(self) -> None:
         """Once list and its names at most the capacity, everything at most twice the capacity."""

@@ -17,10 +17,11 @@ cache asks among the *leaves*: idle blocks with nothing cached below them, which
             return run.state, run.released
 
 Rules that keep a run exact. `on_insert` may come late for generated blocks: it sets the state from the request and
-nothing that changes meanwhile; counting starts in `on_release`. `key` and `group` depend on the run alone while it is a
-leaf; only `victim` compares with the rest of the world. Where a run ends (`run.hi`) changes as its blocks go: a user's
-own policy that asks for it is asked again for every block (`own.steady`), one of ours sees to it with `span` or a key
-that does not grow. Where it begins is the cache's affair. The time is `now_s`, the last admission or release here."""
+nothing that changes meanwhile; counting starts when they are let go of. `key` and `group` depend on the run alone while
+it is a leaf; only `victim` compares with the rest of the world. Where a run ends (`run.hi`) changes as its blocks go: a
+user's own policy that asks for it is asked again for every block (`own.steady`), one of ours sees to it with `span` or
+a key that does not grow. Where it begins is the cache's affair. The time is `now_s`, the last admission or release
+here."""
 
 from __future__ import annotations
 
@@ -37,15 +38,15 @@ Key = tuple[Any, ...]
 class Run:
     """Blocks [lo, hi) of a node, or a chain of nodes, that have shared one history."""
 
-    __slots__ = ("hi", "lo", "node_id", "refs", "released", "state")
+    __slots__ = ("hi", "lo", "node_id", "released", "state", "uncounted")
 
-    def __init__(self, node_id: int, lo: int, hi: int, refs: int = 1, released: int = 0, state: Any = None) -> None:
+    def __init__(self, node_id: int, lo: int, hi: int, released: int = 0, state: Any = None) -> None:
         self.node_id = node_id
         self.lo = lo
         self.hi = hi
-        self.refs = refs
         self.released = released  # number of the release that took its last pin
         self.state = state  # the policy's
+        self.uncounted = 0  # the cache's: hits that end here and are in no state yet
 
     def __len__(self) -> int:
         return self.hi - self.lo
@@ -96,10 +97,21 @@ class Policy:
         """New blocks enter, pinned by their request."""
 
     def on_hit(self, run: Run, request: Asking) -> None:
-        """An admission found them in the cache and pins them."""
+        """An admission found them in the cache and pins them. A policy to which only the number of hits matters says
+        `after_hits` instead."""
+        run.state = self.after_hits(run.state, 1)
+
+    def after_hits(self, state: Any, n: int) -> Any:
+        """What n hits make of a state. While `on_hit` is left alone they are counted when somebody looks, so that a
+        turn of a long session visits none of the turns before it."""
+        return state
+
+    def on_first_release(self, run: Run, request: Asking) -> None:
+        """Their last pin is gone for the first time. `run.state` may still lack hits that `after_hits` will count."""
 
     def on_release(self, run: Run, request: Asking) -> None:
-        """Their last pin is gone; `run.released` is set."""
+        """Their last pin is gone; `run.released` is set. Visits all that a request lets go of: where the first time
+        alone matters, `on_first_release` is quicker."""
 
     def on_evict(self, run: Run, n: int) -> None:
         """The deepest n blocks of a leaf leave; `run.hi` is still what it was."""

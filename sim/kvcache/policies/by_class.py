@@ -85,11 +85,10 @@ class Quota(Policy):
     def on_insert(self, run: Run, request: Asking) -> None:
         run.state = (self.tenant_id[request.id], False)
 
-    def on_release(self, run: Run, request: Asking) -> None:
-        tenant, counted = run.state
-        if not counted:
-            self.blocks[tenant] += len(run)
-            run.state = (tenant, True)
+    def on_first_release(self, run: Run, request: Asking) -> None:
+        tenant, _ = run.state
+        self.blocks[tenant] += len(run)
+        run.state = (tenant, True)
 
     def group(self, run: Run) -> int:
         return run.state[0]

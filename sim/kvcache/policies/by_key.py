@@ -43,8 +43,8 @@ class Lfu(Policy):
     def on_insert(self, run: Run, request: Asking) -> None:
         run.state = 1
 
-    def on_hit(self, run: Run, request: Asking) -> None:
-        run.state += 1
+    def after_hits(self, state: int, n: int) -> int:
+        return state + n
 
     def key(self, run: Run) -> Key:
         return run.state, run.released
@@ -58,6 +58,9 @@ class Slru(Lfu):
         super().__init__(world)
         expect(protected_uses >= 1, "protected_uses", protected_uses, "1 or more")
         self.protected_uses = protected_uses
+
+    def after_hits(self, state: int, n: int) -> int:
+        return min(state + n, self.protected_uses)  # more are the same: neighbours become one run
 
     def key(self, run: Run) -> Key:
         return run.state >= self.protected_uses, run.released

@@ -44,9 +44,11 @@ class Ghosts:
 
     def add(self, node_id: int, lo: int, hi: int) -> None:
         self.blocks += hi - lo
-        if self._queue and self._queue[-1][0] == node_id and self._queue[-1][1] and self._queue[-1][1][-1][0] == hi:
-            self._queue[-1][1][-1][0] = lo  # the blocks just above the last ones
-            return
+        if self._queue:
+            last, intervals = self._queue[-1]
+            if last == node_id and len(intervals) == 1 and intervals[0][0] == hi:
+                intervals[0][0] = lo  # the blocks just above the last ones
+                return
         self._append((node_id, [[lo, hi]]))
         if len(self._queue) > 2 * self._pieces + 1024:
             self._queue = deque(piece for piece in self._queue if piece[1])
@@ -56,44 +58,70 @@ class Ghosts:
         pieces = self._by_node.get(node_id)
         if pieces is None:
             return []
-        taken = []
-        for piece in pieces[:]:
-            intervals = piece[1]
+        taken, emptied = [], False
+        for _, intervals in pieces:
             for interval in intervals[:]:
-                a, b = max(interval[0], lo), min(interval[1], hi)
-                if a < b:
-                    taken.append((a, b))
-                    intervals.remove(interval)
-                    intervals.extend(part for part in ([interval[0], a], [b, interval[1]]) if part[0] < part[1])
+                first, end = interval
+                if first >= hi or end <= lo:
+                    continue
+                a, b = first if first > lo else lo, end if end < hi else hi
+                taken.append((a, b))
+                self.blocks -= b - a
+                intervals.remove(interval)
+                if first < a:
+                    intervals.append([first, a])
+                if b < end:
+                    intervals.append([b, end])
             if not intervals:
-                self._forget(piece)
-        self.blocks -= sum(b - a for a, b in taken)
+                emptied = True
+                self._pieces -= 1
+        if emptied:
+            pieces[:] = [piece for piece in pieces if piece[1]]
+            if not pieces:
+                del self._by_node[node_id]
         return taken
 
     def trim(self, capacity: int) -> None:
         """Forget the oldest beyond `capacity` blocks."""
-        while self.blocks > capacity:
-            piece = self._queue[0]
-            intervals = piece[1]
-            if not intervals:
-                self._queue.popleft()
-                continue
-            last = max(intervals)
-            gone = min(self.blocks - capacity, last[1] - last[0])
-            last[1] -= gone
-            self.blocks -= gone
-            if last[0] == last[1]:
+        over = self.blocks - capacity
+        if over <= 0:
+            return
+        self.blocks = capacity
+        queue = self._queue
+        while over:
+            node_id, intervals = queue[0]
+            if intervals:
+                last = intervals[0] if len(intervals) == 1 else max(intervals)
+                blocks = last[1] - last[0]
+                if over < blocks:
+                    last[1] -= over
+                    return
+                over -= blocks
                 intervals.remove(last)
+                if not intervals:
+                    self._forget_oldest(node_id)
             if not intervals:
-                self._forget(piece)
+                queue.popleft()
 
-    def _forget(self, piece: Piece) -> None:
-        """A piece is empty."""
-        pieces = self._by_node[piece[0]]
-        del pieces[next(i for i, other in enumerate(pieces) if other is piece)]
-        if not pieces:
-            del self._by_node[piece[0]]
+    def _forget_oldest(self, node_id: int) -> None:
+        """The oldest piece of a node is empty."""
+        pieces = self._by_node[node_id]
+        if len(pieces) == 1:
+            del self._by_node[node_id]
+        else:
+            del pieces[0]
         self._pieces -= 1
+
+
+def _joined(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """In order, those that touch as one: what comes back is cut where it differs, not where it was evicted."""
+    joined: list[tuple[int, int]] = []
+    for lo, hi in sorted(intervals):
+        if joined and joined[-1][1] == lo:
+            joined[-1] = (joined[-1][0], hi)
+        else:
+            joined.append((lo, hi))
+    return joined
 
 
 class Recalling(Policy):
@@ -116,7 +144,8 @@ class Recalling(Policy):
                 found = ghosts.take(node_id, lo, hi)
                 if found:
                     blocks += sum(b - a for a, b in found)
-                    self._returning.setdefault(request.id, {}).setdefault(node_id, []).extend(found)
+                    returning = self._returning.setdefault(request.id, {})
+                    returning[node_id] = _joined(returning.get(node_id, []) + found)
                 lo = hi
         return blocks
 
@@ -138,10 +167,7 @@ class Recalling(Policy):
                         hi = edge
         return hi
 
-    def entered(self, request: Asking) -> None:
+    def on_first_release(self, run: Run, request: Asking) -> None:
         """All that a request brings back has been inserted."""
-        self._returning.pop(request.id, None)
-
-    def on_release(self, run: Run, request: Asking) -> None:
         if self._returning:
-            self.entered(request)
+            self._returning.pop(request.id, None)

@@ -27,9 +27,10 @@ class Watched:
 
 def watched(kind: type[Policy]) -> type[Policy]:
     """`kind` with hooks that raise InputError for whatever goes wrong in them, sys.exit() included."""
-    told = {name: _guarded(kind, name, _comparable_state) for name in ("on_insert", "on_hit", "on_release")}
-    plain = {name: _guarded(kind, name, lambda answer, *_: answer) for name in ("on_admit", "on_evict", "spare")}
-    answers = {
+    checks: dict[str, Callable[..., Any]] = {
+        **dict.fromkeys(("on_insert", "on_hit", "on_first_release", "on_release"), _comparable_state),
+        **dict.fromkeys(("on_admit", "on_evict", "spare"), lambda answer, *_: answer),
+        "after_hits": _comparable,
         "key": _key,
         "group": _group,
         "victim": _victim,
@@ -37,18 +38,15 @@ def watched(kind: type[Policy]) -> type[Policy]:
         "split": _whole,
         "second_chance": _yes_or_no,
     }
-    hooks = {name: _guarded(kind, name, checked) for name, checked in answers.items()}
+    hooks = {
+        name: _guarded(kind, name, checked)
+        for name, checked in checks.items()
+        if name == "spare" or getattr(kind, name) is not getattr(Policy, name)  # the cache asks what a class has itself
+    }
     made: type[Policy] = type(
         kind.__name__,
         (kind, Watched),
-        {
-            **told,
-            **plain,
-            **hooks,
-            "__init__": _guarded_init(kind),
-            "__module__": kind.__module__,
-            "VICTIM": kind.victim,
-        },
+        {**hooks, "__init__": _guarded_init(kind), "__module__": kind.__module__, "VICTIM": kind.victim},
     )
     return made
 
@@ -101,13 +99,7 @@ class _Shrinking:
     """A leaf as a policy sees it, but it can lose its deepest block, and notes whether anybody asks where it ends."""
 
     def __init__(self, run: Run) -> None:
-        self.node_id, self.lo, self.refs, self.released, self.state = (
-            run.node_id,
-            run.lo,
-            run.refs,
-            run.released,
-            run.state,
-        )
+        self.node_id, self.lo, self.released, self.state = run.node_id, run.lo, run.released, run.state
         self._hi = run.hi
         self.asked = False
 
@@ -211,8 +203,17 @@ def _whole(answer: Any, *_: Any) -> int:
 
 
 def _comparable_state(answer: Any, run: Run, *_: Any) -> Any:
-    try:
-        bool(run.state == run.state)
-    except Exception:
-        raise TypeError(f"left state {run.state!r}, expected one that compares with ==") from None
+    _compares("left", run.state)
     return answer
+
+
+def _comparable(answer: Any, *_: Any) -> Any:
+    _compares("returned", answer)
+    return answer
+
+
+def _compares(how: str, state: Any) -> None:
+    try:
+        bool(state == state)
+    except Exception:
+        raise TypeError(f"{how} state {state!r}, expected one that compares with ==") from None

@@ -14,6 +14,7 @@ from sim.kvcache.policies.base import Asking, Key, Run, World, expect
 from sim.kvcache.policies.ghosts import Ghosts, Recalling
 
 SMALL, MAIN = 0, 1
+NEW, RETURNED = (SMALL, None, 0), (MAIN, None, 0)
 START_UPS = ("paper", "libcachesim")
 
 
@@ -43,6 +44,7 @@ class S3Fifo(Recalling):
         self.small = int(small_share * world.capacity_blocks)
         self.ghost_blocks = int(ghost_share * world.capacity_blocks)
         self.main_uses = main_uses
+        self.capacity = world.capacity_blocks
         self.blocks = [0, 0]
         self.ghosts = Ghosts()
         self.place, self.last_release = 0, -1
@@ -55,43 +57,44 @@ class S3Fifo(Recalling):
         self.recall(request, self.ghosts)
 
     def on_insert(self, run: Run, request: Asking) -> None:
-        run.state = (MAIN if self.comes_back(run, request) else SMALL, None, 0)
+        run.state = RETURNED if self._returning and self.comes_back(run, request) else NEW
 
-    def on_hit(self, run: Run, request: Asking) -> None:
-        queue, place, uses = run.state
-        if uses < 3:
-            run.state = (queue, place, uses + 1)
+    def after_hits(self, state: tuple[int, int | None, int], n: int) -> tuple[int, int | None, int]:
+        queue, place, uses = state
+        return (queue, place, min(uses + n, 3)) if uses < 3 else state
 
-    def on_release(self, run: Run, request: Asking) -> None:
+    def on_first_release(self, run: Run, request: Asking) -> None:
         if self._returning:
-            self.entered(request)
-        queue, place, uses = run.state
-        if place is None:
-            if run.released != self.last_release:
-                self.last_release = run.released
-                self.place += 1
-                self.joins_main = self.may_overflow and self.blocks[SMALL] >= self.small
-            queue = MAIN if self.joins_main else queue
-            run.state = (queue, self.place, uses)
-            self.blocks[queue] += run.hi - run.lo
+            super().on_first_release(run, request)
+        queue, _, uses = run.state
+        if run.released != self.last_release:
+            self.last_release = run.released
+            self.place += 1
+            self.joins_main = self.may_overflow and self.blocks[SMALL] >= self.small
+        queue = MAIN if self.joins_main else queue
+        run.state = (queue, self.place, uses)
+        self.blocks[queue] += run.hi - run.lo
 
     def group(self, run: Run) -> int:
         return run.state[0]
 
     def key(self, run: Run) -> Key:
-        return (run.state[1], -run.hi)
+        return (run.state[1],)  # what shares a place lies on one path, where one leaf is the deepest
 
     def victim(self, heads: Mapping[Any, Key]) -> int:
         over = self.blocks[SMALL] - self.small + 1
-        self.quota = over if over > 0 else 1 if self.small_until_evicted else self.world.capacity_blocks
-        return SMALL if MAIN not in heads or (SMALL in heads and (over > 0 or self.small_until_evicted)) else MAIN
+        if SMALL in heads and (over > 0 or self.small_until_evicted or MAIN not in heads):
+            self.quota = over if over > 0 else 1 if self.small_until_evicted else self.capacity
+            return SMALL
+        self.quota = self.capacity
+        return MAIN
 
     def span(self, run: Run) -> int:
-        return self.quota if run.state[0] == SMALL else run.hi - run.lo
+        return self.quota
 
     def second_chance(self, run: Run) -> bool:
         queue, _, uses = run.state
-        return uses >= (self.main_uses if queue == SMALL else 1)
+        return uses > 0 and uses >= (self.main_uses if queue == SMALL else 1)
 
     def spare(self, runs: list[Run]) -> None:
         self.place += 1
@@ -108,6 +111,7 @@ class S3Fifo(Recalling):
         self.blocks[queue] -= n
         self.small_until_evicted = self.may_overflow = False
         if queue == SMALL:
-            self.ghosts.add(run.node_id, run.hi - n, run.hi)
-            if self.ghosts.blocks > self.ghost_blocks:
-                self.ghosts.trim(self.ghost_blocks)
+            ghosts = self.ghosts
+            ghosts.add(run.node_id, run.hi - n, run.hi)
+            if ghosts.blocks > self.ghost_blocks:
+                ghosts.trim(self.ghost_blocks)

@@ -26,13 +26,12 @@ class Sieve(Policy):
     def on_insert(self, run: Run, request: Asking) -> None:
         run.state = (None, False)
 
-    def on_hit(self, run: Run, request: Asking) -> None:
-        run.state = (run.state[0], True)
+    def after_hits(self, state: tuple[int | None, bool], n: int) -> tuple[int | None, bool]:
+        return state[0], state[1] or n > 0
 
-    def on_release(self, run: Run, request: Asking) -> None:
-        if run.state[0] is None:
-            run.state = (run.released, run.state[1])
-            self.newest = (run.released, -run.lo - 1)
+    def on_first_release(self, run: Run, request: Asking) -> None:
+        run.state = (run.released, run.state[1])
+        self.newest = (run.released, -run.lo - 1)
 
     def key(self, run: Run) -> Key:
         position = (run.state[0], -run.hi)
