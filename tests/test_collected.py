@@ -47,7 +47,7 @@ def test_whole_numbers_are_a_column(n: int, monkeypatch: pytest.MonkeyPatch) -> 
     ("rows", "width"), [([[0, 2**31 - 1], []], 4), ([[0], [2**31]], 8), ([[5], [2**63 + 1, 6]], 8), ([[], []], 8)]
 )
 def test_ids_are_as_wide_as_the_widest(rows: list[list[int]], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workloads.readers.hash_ids.CHUNK_ROWS", 1)
+    monkeypatch.setattr("workloads.readers.hash_ids.CHUNK_IDS", 1)
     ids = HashIds()
     assert all(ids.add(row) for row in rows)
     columns = ids.columns()

@@ -336,8 +336,6 @@ class Replica:
     def _receive(self, until_s: float) -> bool:
         """Queue what was held and arrived by then, and let go of what was given up or read; whether there was any."""
         held, some = self._held, False
-        if not (held or self._given_up or self._read):
-            return False
         while held and held[0][0] <= until_s:
             _, request = held.popleft()
             self._held_tokens -= self.log.prompt[request]

@@ -116,15 +116,13 @@ class HashIds:
         if column is None:
             return False
         self._append(column)
-        self._pending = []
+        self._pending, self._waiting = [], 0
         return True
 
     def _append(self, column: np.ndarray) -> None:
         if self._flat.typecode == "i" and not np.array_equal(column, column.astype(np.int32)):
             self._flat = array("q", self._flat)
         self._flat.frombytes(column.astype(self._flat.typecode).tobytes())
-        self._pending, self._waiting = [], 0
-        return True
 
     def problem(self) -> tuple[int, tuple[str, Any, str]] | None:
         """(row, what is wrong) of the first pending row that cannot be read."""

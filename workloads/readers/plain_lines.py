@@ -58,7 +58,9 @@ class PlainLines:
         numbers = np.fromstring(lines.translate(_NUMBERS), np.int64, sep=" ")
         width = len(shape.names) - 1 + counts
         filled = len(numbers) == width.sum()
-        if not filled or numbers.max() == np.iinfo(np.int64).max:  # what 64 bits cannot hold is read as the most they do
+        if (
+            not filled or numbers.max() == np.iinfo(np.int64).max
+        ):  # what 64 bits cannot hold is read as the most they do
             return None
         at, listed, columns = np.cumsum(width) - width, np.ones(len(numbers), bool), {}
         for name in shape.names:
