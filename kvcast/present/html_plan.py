@@ -150,7 +150,8 @@ def _why(plan: Document) -> str:
 def _advice(plan: Document) -> str:
     rows = [(row["change"], row["words"].removeprefix(f"{row['change']}: ")) for row in plan["advice"] or ()]
     others = [f"{line[:1].upper()}{line[1:]}." for line in sentences(dict(plan))]
-    return html_page.table(("change", "what it does, simulated"), rows, words=True) + html_page.lines(others)
+    what = f"what it does, simulated{'; loads held are undisturbed' if plan['recovery'] else ''}"
+    return html_page.table(("change", what), rows, words=True) + html_page.lines(others)
 
 
 def _launch(plan: Document) -> str:

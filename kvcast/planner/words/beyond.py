@@ -112,10 +112,11 @@ def advice(made: dict[str, Any]) -> str:
     if not made["advice"]:
         helps = "brings a smaller fleet back soon after the burst" if back else "helps"
         return f"advice: none of {tried} changes that were simulated {helps}"
+    calm = "; what they hold is undisturbed" if made["recovery"] else ""
     lines = [
         f"what lets a smaller fleet come back after the burst, of {tried} changes that were simulated:"
         if back
-        else f"changes that help most, of {tried} that were simulated (by one run each, with and without):"
+        else f"changes that help most, of {tried} that were simulated (by one run each, with and without{calm}):"
     ]
     for place, row in enumerate(made["advice"], 1):
         lines.append(f"{place}. {row['words']}" + "".join(f"\n   --set '{one}'" for one in row["set"]))
