@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from struct import pack
 
 import numpy as np
 
@@ -25,13 +26,14 @@ class Rows:
         self.width, self.packs = width, packs
         self._blocks: list[list[bytes]] = [[] for _ in range(width)]
         self._new = array("d")
+        self._format = f"{width}d"
 
     def __len__(self) -> int:
         return len(self._blocks[0]) * BLOCK + len(self._new) // self.width
 
     def add(self, *numbers: float) -> None:
         """One row; whole numbers are exact below 2**53."""
-        self._new.extend(numbers)
+        self._new.frombytes(pack(self._format, *numbers))
         if self.packs and len(self._new) == self.width * BLOCK:
             for blocks, column in zip(self._blocks, self._unpacked().T, strict=True):
                 blocks.append(zlib.compress(column.copy().view(np.uint8).reshape(-1, 8).T.tobytes(), 1))

@@ -36,7 +36,7 @@ class StepTimes:
         """Steps that follow; codes: into calibrate.latency.COVERAGE, one a step."""
         self._ends += ends_s
         self._codes += codes
-        if len(self._ends) >= 2 * BLOCK:  # the newest are looked up
+        if self.packs and len(self._ends) >= 2 * BLOCK:  # the newest are looked up
             self.close()
 
     def end_s(self, step: int) -> float:

@@ -13,9 +13,12 @@ import pytest
 from kvcast import api, ask, load_scenario, plan
 from kvcast.asking import answering, words
 from kvcast.asking.bound import bounds, chosen
+from kvcast.asking.card import gives_way
 from kvcast.asking.question import Asked, Question
 from kvcast.asking.uses import USES, sized
 from kvcast.cli import main
+from kvcast.planner.words import sentence
+from kvcast.planner.words.phrases import at_least
 from sim.recording import COMPLETED
 from workloads import dists, mix
 from workloads.errors import InputError
@@ -265,6 +268,33 @@ def test_how_many_users_some_gpus_serve(tmp_path):
     assert attained(more, (11, 12, 13)) < 0.85
     assert Asked(Question(gpus=2, **SMALL)).users(scenario.workload.rate) == pytest.approx(users, rel=1e-4)
     assert f"2 x {card['answer']['device']}" in words.as_text(card)
+
+
+def test_a_load_that_it_does_not_come_back_from_gives_way_though_none_breaks_it():
+    """Held at every load of the search (640/s at most) but back after a burst from 40/s at most: that is a limit."""
+    reached = {"slo_capacity_per_s": 640.0, "breaks_at_per_s": None, "offered_rate_per_s": 20.0, "unit": "requests/s"}
+    made = {"capacity": reached, "binding": None, "answer": {"feasible": True}}
+    spare = {"replicas": 2, "attainment_one_down": 0.99, "enough": True, "verdict": None}
+    for recovers, told, least in (
+        (40.0, "Gives way at 120 users. Next GPU needed above 120 users (it would not come back from a burst).", False),
+        (640.0, "Nothing gives way up to 1,920 users, the most that were looked at.", True),
+    ):
+        plan = {**made, "recovery": {"recoverable_per_s": recovers}}
+        found = gives_way(plan, 60.0)
+        card = {"gives_way": found, "answer": {"usd_per_month_per_replica": None}, "one_down": spare, "plan": plan}
+        assert (words.gives_way(card), found["at_least"]) == ([told], least)
+        assert at_least(plan) == ("at least " if least else "")
+        assert sentence._band(plan["recovery"], reached) == (
+            ", the highest load that was looked at"
+            if least
+            else ", metastable (holds until disturbed) up to at least 640 requests/s"
+        )
+        assert words.one_down(card) == ["One replica down: still meets (99.0 %), undisturbed."]
+    rows = {"helps": [{"users": 90}], "plan": {"candidates": [], **plan}}
+    assert words.helps_by(rows) == "one run each; what it holds is undisturbed"
+    assert words.helps_by({**rows, "helps": [{"users": None}]}) == "one run each"
+    assert words.helps_by({**rows, "plan": {**rows["plan"], "recovery": None}}) == "one run each"
+    assert not at_least({**plan, "capacity": {**reached, "breaks_at_per_s": 700.0}})
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

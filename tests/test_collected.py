@@ -12,12 +12,17 @@ from workloads.readers.hash_ids import HashIds
 VALUES = [3, 0.5, "7", None, True, 2**70, -1, 5, 6, 7, 8, 9]
 
 
-def test_values_come_back_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_values_come_back_as_they_were(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collected, "CHUNK_ROWS", 3)
     for n in range(len(VALUES) + 1):
         values = Collected()
-        for value in VALUES[:n]:
-            values.append(value)
+        if at_once:
+            values.extend(VALUES[: n // 2])
+            values.extend(VALUES[n // 2 : n])
+        else:
+            for value in VALUES[:n]:
+                values.append(value)
         assert len(values) == n
         assert [(type(v), v) for v in values] == [(type(v), v) for v in VALUES[:n]]
         assert [(type(values[i]), values[i]) for i in range(n)] == [(type(v), v) for v in VALUES[:n]]
@@ -42,7 +47,7 @@ def test_whole_numbers_are_a_column(n: int, monkeypatch: pytest.MonkeyPatch) -> 
     ("rows", "width"), [([[0, 2**31 - 1], []], 4), ([[0], [2**31]], 8), ([[5], [2**63 + 1, 6]], 8), ([[], []], 8)]
 )
 def test_ids_are_as_wide_as_the_widest(rows: list[list[int]], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workloads.readers.hash_ids.CHUNK_ROWS", 1)
+    monkeypatch.setattr("workloads.readers.hash_ids.CHUNK_IDS", 1)
     ids = HashIds()
     assert all(ids.add(row) for row in rows)
     columns = ids.columns()

@@ -109,11 +109,12 @@ def test_two_requests_by_hand():
 
 
 @pytest.mark.parametrize("ones", [False, True])
-def test_a_stretch_is_its_steps(ones):
+@pytest.mark.parametrize("context", [1000, 29_900])  # the second is beyond the memory at its end
+def test_a_stretch_is_its_steps(ones, context):
     times = PeerStepTime(30_000, ones)
-    seconds, _ = times.decode_stretch(7, 1000, 300, 50)
-    alone = [times.step([], 7, 1000 + 7 * i, 300 + i, 7)[0] for i in range(50)]
-    assert seconds.tolist() == alone
+    seconds, codes = times.decode_stretch(7, context, 300, 50)
+    alone = [times.step([], 7, context + 7 * i, 300 + i, 7) for i in range(50)]
+    assert list(zip(seconds.tolist(), codes.tolist(), strict=True)) == alone
     beyond = times.step([], 7, 10**6, 300, 7)[0]  # contexts that the memory cannot hold count as all of it
     assert beyond == pytest.approx(0.03401)
     assert times.decode_stretch(7, 10**6, 300, 2)[0].tolist() == [beyond, beyond]

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads import prefix_tree
+from workloads import numbering, prefix_tree
 from workloads.prefix_tree import from_block_ids, from_pieces, from_token_ids
 
 
@@ -137,3 +137,28 @@ def test_generated_tokens_are_shared_when_ids_cover_them() -> None:
     ids, offsets = np.array([1, 2, 3, 1, 2, 3, 4]), np.array([0, 3, 7])
     tree, leaf = from_block_ids(ids, offsets, 4, np.array([6, 16]), output_tokens=np.array([6, 2]))
     assert tree.end[leaf].tolist() == [12, 12]
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 20)), min_size=1), st.integers(0, 2**62), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_equal_values_get_equal_numbers(clusters, base, narrow) -> None:
+    """Clusters of values a hundred apart are too far spread to be taken as they are, and few enough to be paged."""
+    values = np.array([100 * place + beyond for place, beyond in clusters], np.int64)
+    values = values.astype(np.int32) if narrow else values + base
+    low, high = int(values.min()), int(values.max())
+    for numbers in (numbering.numbered(values), numbering.paged(values, low, high)):
+        assert numbers is not None
+        assert 0 <= numbers.min() <= numbers.max() < 4 * len(values) + 1024 + 16
+        assert len(set(zip(values.tolist(), numbers.tolist(), strict=True))) == len(set(numbers.tolist()))
+        assert len(set(numbers.tolist())) == len(set(values.tolist()))
+
+
+def test_values_in_too_many_pages_are_not_paged() -> None:
+    assert numbering.paged(np.arange(0, 16 * 2000, 16), 0, 16 * 2000 - 16) is None
+
+
+def test_a_partial_block_is_another_block() -> None:
+    """One id: whole in the first row, partial in the others, of which the last two end alike."""
+    ids, offsets = np.array([1, 2, 1, 2, 1, 2, 1, 2]), np.array([0, 2, 4, 6, 8])
+    tree, leaf = from_block_ids(ids, offsets, 4, np.array([8, 6, 7, 7]))
+    assert tree.end[leaf].tolist() == [4, 4, 7, 7]

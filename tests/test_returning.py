@@ -151,4 +151,5 @@ def test_users_at_which_a_burst_is_too_much_are_those_that_give_way(resource, br
     found = card.gives_way(plan, 100.0)
     assert found is not None
     assert (found["users"], found["next_gpu_users"], found["because"]) == (users, 150, "recovery")
+    assert found["resource"] == (resource or "recovery")
     assert not found["at_least"]

@@ -282,6 +282,15 @@ def test_the_command_saves_and_goes_on(scenario, tmp_path, capsys, more):
     assert any("begun with the cache of warm.npz" in note for note in warm["notes"])
 
 
+def test_a_cache_with_tiers_is_refused_before_its_run(scenario, tmp_path, capsys):
+    tier = 'cache.tiers=[{ name = "host", bandwidth_gb_per_s = 50.0, capacity_gib = 1.0 }]'
+    asked = ["run", str(scenario), "--set", "run.duration_s=300", "--set", tier]
+    assert main([*asked, "--save-cache", str(tmp_path / "warm.npz")]) == 2
+    (line,) = (one for one in capsys.readouterr().err.splitlines() if "--save-cache" in one)
+    assert "a cache with tiers below it cannot be saved; expected no cache.tiers" in line
+    assert not list(tmp_path.glob("*.npz"))
+
+
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [

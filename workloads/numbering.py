@@ -13,6 +13,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 PART = 1 << 20  #: values that are sorted at a time
+PAGE_BITS = 4  #: of a value, below those that number its page
 
 
 def codes_in(code: np.ndarray) -> int:
@@ -24,14 +25,36 @@ def numbered(values: np.ndarray) -> np.ndarray:
     if not len(values):
         return np.zeros(0, np.int64)
     low, high = int(values.min()), int(values.max())
-    if high - low < 4 * len(values) + 1024:
+    if high - low < _most(values):
         small = integer(high - low)
         if low == 0 and values.dtype == small:
             return values
         numbers = np.empty(len(values), small)
         np.subtract(values, low, out=numbers, dtype=np.int64, casting="unsafe")
         return numbers
-    return ranked(values.astype(np.int64, copy=False))
+    clustered = paged(values, low, high) if (high - low) >> PAGE_BITS < _most(values) else None
+    return clustered if clustered is not None else ranked(values.astype(np.int64, copy=False))
+
+
+def _most(values: np.ndarray) -> int:
+    """The largest number that so many values may get."""
+    return 4 * len(values) + 1024
+
+
+def paged(values: np.ndarray, low: int, high: int) -> np.ndarray | None:
+    """The same for int64 values that lie in clusters: pages of 16 values each that hold any are numbered. None when
+    they are too many."""
+    pages = np.zeros(((high - low) >> PAGE_BITS) + 1, bool)
+    for at in range(0, len(values), PART):
+        pages[(values[at : at + PART].astype(np.int64) - low) >> PAGE_BITS] = True
+    begins = np.cumsum(pages, dtype=integer(len(pages) << PAGE_BITS)) - 1 << PAGE_BITS
+    if begins[-1] >= _most(values):
+        return None
+    numbers = np.empty(len(values), integer(_most(values) + (1 << PAGE_BITS)))
+    for at in range(0, len(values), PART):
+        beyond = values[at : at + PART].astype(np.int64) - low
+        numbers[at : at + PART] = begins[beyond >> PAGE_BITS] + (beyond & (1 << PAGE_BITS) - 1)
+    return numbers
 
 
 def ranked(values: np.ndarray) -> np.ndarray:

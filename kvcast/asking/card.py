@@ -188,11 +188,11 @@ def gives_way(plan: dict[str, Any], users: float) -> dict[str, Any] | None:
     held, breaks = capacity["slo_capacity_per_s"], capacity["breaks_at_per_s"]
     recovers = recovery["recoverable_per_s"] if recovery else None
     enough = min(held, recovers) if recovers else held
-    by_recovery = bool(recovers and recovers < held)
-    if by_recovery and (breaks is None or (binding and binding["resource"] == BOUND_BY_RECOVERY)):
-        breaks = recovers  # a burst is too much long before the load is
+    by_recovery, resource = bool(recovers and recovers < held), binding and binding["resource"]
+    if by_recovery and (breaks is None or resource == BOUND_BY_RECOVERY):
+        breaks, resource = recovers, binding and BOUND_BY_RECOVERY  # a burst is too much long before the load is
     return {
-        "resource": binding and binding["resource"],
+        "resource": resource,
         "rivals": (binding and binding.get("rivals")) or [],
         "words": binding and binding["words"],
         "users": None if breaks is None else _users(plan, breaks, users),

@@ -186,6 +186,7 @@ def one_down(card: dict[str, Any]) -> list[str]:
     else:
         word = "still meets" if found["enough"] else "not shown to meet" if found["verdict"] == NOT_SHOWN else "misses"
         told = f"{word} ({text.percent(found['attainment_one_down'])})"
+        told += ", undisturbed" if card["plan"]["recovery"] is not None else ""  # no burst is asked of what is left
     more = "" if found["enough"] or found["replicas"] is None else f"; {found['replicas']} replicas survive a loss"
     return [f"One replica down: {told}{more}."]
 
@@ -205,8 +206,15 @@ def helps(card: dict[str, Any]) -> list[str]:
     rows = card["helps"]
     if not rows:
         return [] if card["plan"]["advice"] is None else ["What helps: none of the changes that were simulated."]
+    return [f"What helps ({helps_by(card)}):", *(f"  {help_line(row)}" for row in rows)]
+
+
+def helps_by(card: dict[str, Any]) -> str:
+    """What stands behind the lines of what helps: fewer GPUs come back from a burst as the answer does, loads held are
+    not asked to."""
     part = " of a part of the fleet" if any(row["sample"] for row in card["plan"]["candidates"]) else ""
-    return [f"What helps (one run each{part}):", *(f"  {help_line(row)}" for row in rows)]
+    held = card["plan"]["recovery"] is not None and any(row["users"] for row in card["helps"])
+    return f"one run each{part}{'; what it holds is undisturbed' if held else ''}"
 
 
 def help_line(row: dict[str, Any]) -> str:

@@ -171,6 +171,8 @@ def growth(plan: Document) -> None:
     plot(left, figures.growth(plan), TERMS["growth"])
     right.dataframe(growth_rows(plan), hide_index=True, width="stretch")
     advised = plan["growth"][0]["advised"]
+    if plan.get("recovery") is not None:
+        right.caption("Undisturbed: no burst is asked of the fleets at larger loads, as it is of the answer.")
     if advised:
         right.caption(plain(f"With advice: {advised['change']}."))
 
@@ -220,6 +222,7 @@ def spare(plan: Document) -> None:
         "With one replica down nothing is left"
         if share is None
         else f"With one replica down {text.percent(share)} of requests are within their limits"
+        + (", undisturbed" if plan.get("recovery") is not None else "")
     )
     if found["enough"]:
         st.success(plain(f"{told}: enough."), icon=":material/check_circle:")

@@ -148,7 +148,7 @@ def _helps(card: Document, apply: Apply) -> None:
         for line in words.helps(dict(card)):
             st.caption(plain(line))
         return
-    st.markdown("**What helps** :gray[one run each]")
+    st.markdown(f"**What helps** :gray[{words.helps_by(dict(card))}]")
     for i, row in enumerate(rows):
         _row(f"help {i}", words.help_line(row), "Apply", (), row["set"], apply)
 

@@ -126,9 +126,7 @@ def _table(curve: Sequence[float], period_s: float, version: int) -> None:
         height=300,
         width="stretch",
         disabled=["from"],
-        column_config={
-            "times": st.column_config.NumberColumn("× rate", min_value=0.0, format="%g", required=True)
-        },
+        column_config={"times": st.column_config.NumberColumn("× rate", min_value=0.0, format="%g", required=True)},
         on_change=lambda: edit(edited, st.session_state[key], key=key),
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from kvcast import figures, text
 from kvcast.planner.words import burst, command_of, load, number, sentences, why
+from kvcast.planner.words.phrases import at_least
 from kvcast.present import html_page, verdict
 from kvcast.present.html_basis import Document, assumptions, portable, provenance
 from kvcast.present.html_run import judged
@@ -104,7 +105,11 @@ def _plan_cards(plan: Document) -> str:
         shown.append(
             html_page.card(
                 "recoverable capacity",
-                load(up_to, capacity["unit"]) if capacity and up_to else "yes" if recovery["recovers"] else "no",
+                f"{at_least(dict(plan))}{load(up_to, capacity['unit'])}"
+                if capacity and up_to
+                else "yes"
+                if recovery["recovers"]
+                else "no",
                 "Highest load from which the fleet is back at its target in time after a burst.",
                 (
                     f"after {burst(recovery)}, within {text.seconds(recovery['within_s'])}",
@@ -115,7 +120,7 @@ def _plan_cards(plan: Document) -> str:
     if spare:
         down = "none is left" if spare["attainment_one_down"] is None else text.percent(spare["attainment_one_down"])
         survives = (
-            "enough"
+            f"enough{', undisturbed' if recovery is not None else ''}"
             if spare["enough"]
             else (
                 f"not enough: plan {spare['replicas']} replicas"
@@ -145,7 +150,8 @@ def _why(plan: Document) -> str:
 def _advice(plan: Document) -> str:
     rows = [(row["change"], row["words"].removeprefix(f"{row['change']}: ")) for row in plan["advice"] or ()]
     others = [f"{line[:1].upper()}{line[1:]}." for line in sentences(dict(plan))]
-    return html_page.table(("change", "what it does, simulated"), rows, words=True) + html_page.lines(others)
+    what = f"what it does, simulated{'; loads held are undisturbed' if plan['recovery'] else ''}"
+    return html_page.table(("change", what), rows, words=True) + html_page.lines(others)
 
 
 def _launch(plan: Document) -> str:
@@ -180,18 +186,19 @@ def _load(plan: Document) -> str:
         )
     if plan["growth"]:
         drawn.append(html_page.figure(figures.growth(plan), "growth", TERMS["growth"]))
-    return html_page.figures(drawn) + _growth(plan["growth"] or ())
+    return html_page.figures(drawn) + _growth(plan["growth"] or (), asked_to_recover=plan.get("recovery") is not None)
 
 
-def _growth(rows: Sequence[Document]) -> str:
-    """The fleet at larger loads, with the first advice beside it where that was looked at."""
+def _growth(rows: Sequence[Document], asked_to_recover: bool) -> str:
+    """The fleet at larger loads, with the first advice beside it where that was looked at. asked_to_recover: the
+    answer is, from a burst, which none of these is."""
 
     def size(found: Document) -> list[str]:
         return [text.count(found["replicas"]), text.count(found["gpus"]), text.usd(found["usd_per_hour"])]
 
     advised = any(row["advised"] for row in rows)
     header = (
-        "growth",
+        "growth, undisturbed" if asked_to_recover else "growth",
         "replicas",
         "GPUs",
         "USD an hour",

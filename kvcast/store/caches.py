@@ -38,6 +38,8 @@ def saver(path: Path, prepared: Prepared) -> Callable[[list], None]:
         raise InputError(
             "--save-cache: run.duration_s is not set; expected the time up to which the cache stands for the arrivals"
         )
+    if prepared.scenario.cache.tiers:  # said before the run, not after it
+        raise InputError(f"--save-cache {path}: a cache with tiers below it cannot be saved; expected no cache.tiers")
     if path.exists():
         _read(path)  # anything but a saved cache is left alone
     meta = _identity(prepared)

@@ -68,7 +68,7 @@ class PeerStepTime:
             ones = [cached + 1 for new, cached in chunks if new == 1]
             chunks = [chunk for chunk in chunks if chunk[0] > 1]
             n_decode, sum_context = n_decode + len(ones), sum_context + sum(ones)
-        ns = 0.0
+        ns = 0
         if chunks:
             n, cached = len(chunks), sum(cached for _, cached in chunks)
             tokens = float(n * ((sum(new for new, _ in chunks) + cached) // n - cached // n))

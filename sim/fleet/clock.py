@@ -59,7 +59,7 @@ class Clock(simpy.Environment):
         return self._push(event, time_s, STEP_END, (replica, next(self._eid)))
 
     def event_at(self, time_s: float, replica: int) -> simpy.Event:
-        return self.trigger_at(simpy.Event(self), time_s, replica)
+        return self._push(simpy.Event(self), time_s, STEP_END, (replica, next(self._eid)))
 
     def move(self, event: simpy.Event, time_s: float, replica: int) -> simpy.Event:
         """Let whoever waits for `event` wait for an earlier moment; the old event never happens."""

@@ -63,6 +63,7 @@ class Cluster:
         self.log = log
         self.router = router
         self._holds = holds  # whether a replica has memory for a request of so many tokens
+        self._held = 0  # the most that it is known to have memory for
         self.replicas: list[Replica] = []  # filled by the caller, before start()
         self.taking: list[Replica] = []  # of them, those that take requests
         self.waiting: deque[int] = deque()  # requests while none does
@@ -110,9 +111,9 @@ class Cluster:
     # -- releases ---------------------------------------------------------------------------------------------------
     def _schedule_clocked(self) -> None:
         if self._next_clocked < len(self._clocked):
-            request = int(self._clocked[self._next_clocked])
+            request = self._clocked.item(self._next_clocked)
             self._next_clocked += 1
-            time_s = float(self._arrivals.at_s[request])
+            time_s = self._arrivals.at_s.item(request)
             if time_s <= self._until_s:
                 self.env.call_at(time_s, request, self._clocked_arrival)
 
@@ -247,8 +248,10 @@ class Cluster:
         tokens = prompt + self.log.output[request]
         if tokens > self._longest or prompt > self._longest_prompt:
             return TOO_LONG
-        if not self._holds(tokens):
-            return KV_TOO_SMALL
+        if tokens > self._held:
+            if not self._holds(tokens):
+                return KV_TOO_SMALL
+            self._held = tokens
         return 0
 
     # -- replicas that come and go ----------------------------------------------------------------------------------

@@ -7,12 +7,13 @@ notes of all, read in the order of time (at one time in that of replicas), answe
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 
 import numpy as np
 
 from sim.fleet.clock import Clock
 from sim.kvcache.ceilings import Coming, UnderWay, depth_of
-from sim.kvcache.chains import Path, Paths
+from sim.kvcache.chains import Path, Paths, end_block
 from sim.log import RequestLog
 from sim.request import Request
 
@@ -75,7 +76,7 @@ class Histories:
         own, limit = ceiling_tokens // b, (r.prompt - 1) // b
         if own >= limit:
             return
-        at = next((i for i, (_, hi) in enumerate(path) if hi > own), len(path))
+        at = bisect_right(path, own, key=end_block)
         if at == len(path) or not self.is_asked_of(path[at][0]):
             return
         while at < len(path) and self.is_asked_of(path[at][0]):

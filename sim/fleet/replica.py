@@ -445,14 +445,15 @@ class Replica:
                 self._idle = simpy.Event(env)
                 yield self._idle
                 self._idle = None
-            if not self._schedule(env.now):
+            now_s = env.now
+            if not self._schedule(now_s):
                 if scheduler.busy:
                     self._loaded = env.event_at(self._next_ready_s(), self.index)
                     yield self._loaded
                     self._loaded = None
                 continue
-            self._start_s = env.now
-            self._time_steps(env.now)
+            self._start_s = now_s
+            self._time_steps(now_s)
             self._step_end = env.event_at(self._ends[-1], self.index)
             yield self._step_end
             self._complete()

@@ -14,14 +14,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from operator import itemgetter
 from typing import Any, Protocol
 
 from sim.kvcache.ceilings import Coming, Seen, UnderWay
-from sim.kvcache.chains import Path
+from sim.kvcache.chains import Path, end_block
 from sim.kvcache.policies.base import Asking
-
-_end_block = itemgetter(1)
 
 
 class Holder(Asking, Protocol):
@@ -247,7 +244,7 @@ class BlockCache:
 
     def ceilings(self, path: Path, hit: int, limit: int) -> tuple[int, int]:
         """Hit blocks had this replica, and had all replicas as one cache, never evicted anything; at least `hit`."""
-        beyond = path[bisect_right(path, hit, key=_end_block) :]
+        beyond = path[bisect_right(path, hit, key=end_block) :]
         for node_id, _ in beyond:
             node = self.nodes.get(node_id)
             if node is not None and node.writers:

@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import numpy as np
 
 from workloads.columns import Workload
 
 Path = list[tuple[int, int]]
 """(chain id, end block) of every chain that owns blocks of a request, shallow to deep. Caches call a chain a node."""
+end_block = itemgetter(1)
 
 
 class Paths:

@@ -62,18 +62,19 @@ def finds_no_lora_slot(s: VllmScheduler, r: Request) -> bool:
 def fit(s: VllmScheduler, r: Request) -> int:
     """Look r up and pin its hits when it fits: the tokens of its first chunk, 0 when it does not fit."""
     cache, b = s.cache, s.b
-    limit = (r.known - 1) // b
+    known = r.known
+    limit = (known - 1) // b
     hit, idle, handles = cache.lookup(r.path, limit)
     load = s.loader.plan(r, hit, limit, s.now_s) if s.loader is not None else None
     start = hit + load.total if load is not None else hit
-    if s.deferring and r.known - start * b > 1:
+    if s.deferring and known - start * b > 1:
         return 0
-    tokens = s.first_chunk(r.known, start * b)
+    tokens = s.first_chunk(known, start * b)
     if not tokens:
         return 0
     upto = s.reach(start * b + tokens)
-    if s.p.reserve_full_isl and upto < r.known:
-        upto = r.known
+    if s.p.reserve_full_isl and upto < known:
+        upto = known
     need = -(-upto // b) - hit + idle + (s.watermark if s.running else 0)
     if need > cache.free:
         block(s, r, need, idle)
@@ -110,8 +111,9 @@ def start(s: VllmScheduler, r: Request, tokens: int) -> None:
     r.order = s.admitted
     s.admitted += 1
     s.running[r] = None
-    s.running_tokens += r.known
-    s.waiting_tokens -= r.known
+    known = r.known
+    s.running_tokens += known
+    s.waiting_tokens -= known
     if r.lora >= 0:
         s.loras[r.lora] = s.loras.get(r.lora, 0) + 1
         if s.adapters is not None:
@@ -121,7 +123,7 @@ def start(s: VllmScheduler, r: Request, tokens: int) -> None:
         s.loading.append(r)
     else:
         s.prefills.append(r)
-        s.carries_prompts |= r.known - r.computed > 1
+        s.carries_prompts |= known - r.computed > 1
         s.budget -= tokens
         s.allocate(r, tokens)
     s.cache.start_writing(r)

@@ -130,7 +130,7 @@ class VllmScheduler:
         """Decide one step; False when nothing could be scheduled (then it was no step)."""
         some = self._decide(now_s)
         self.sizes = (self.cache.free, len(self.running), len(self.waiting))
-        if self.cache.lag:
+        if self.cache.lag and (self.ending or self.left_out):
             in_flight.learn(self)
         return some
 
@@ -164,7 +164,7 @@ class VllmScheduler:
         self.steady = False
         self.stall_s = 0.0
         self.budget = self.p.max_num_batched_tokens
-        self.threshold = self._threshold()
+        self.threshold = self._threshold() if self.p.long_prefill_token_threshold else 0
         self.carries_prompts = False
         self.deferring = self.p.prefill_schedule_interval > 1 and self._defers()
         if self.loading:
@@ -209,7 +209,7 @@ class VllmScheduler:
             if tokens:
                 chunks.append((r, tokens))
                 need += self.blocks_to(r, r.computed + tokens)
-        return chunks if need <= self.cache.free else None
+        return chunks if not need or need <= self.cache.free else None
 
     def _advance_together(self, chunks: list[tuple[Request, int]]) -> None:
         need = self.decodes.blocks_at(self.steps)
@@ -326,10 +326,10 @@ class VllmScheduler:
             finished.sort(key=lambda r: r.order)
         for r in finished:
             self._finish(r)
-        self.changed |= bool(finished)
+            self.changed = True
         if self.tiers is not None:
             self.tiers.settle()
-        return [r.id for r in finished]
+        return [r.id for r in finished] if finished else []
 
     def _sample(self, r: Request) -> None:
         """A prefill reached its last known token: one more output."""

@@ -30,6 +30,12 @@ class Collected(Sequence[Any]):
             self._chunks.append(_packed(self._open))
             self._open = []
 
+    def extend(self, values: Sequence[Any]) -> None:
+        self._open += values
+        while len(self._open) >= CHUNK_ROWS:
+            self._chunks.append(_packed(self._open[:CHUNK_ROWS]))
+            del self._open[:CHUNK_ROWS]
+
     def integers(self) -> np.ndarray | None:
         """int64 [n], or None where a value is no whole number of 64 bits."""
         chunks = [*self._chunks, _packed(self._open)] if self._open or not self._chunks else self._chunks

@@ -24,7 +24,7 @@ from workloads.limits import MAX_SECONDS, MAX_TOKENS, WITHIN
 from workloads.readers import units
 from workloads.readers.collected import Collected
 from workloads.readers.container import Contents, look
-from workloads.readers.records import document, objects, records
+from workloads.readers.records import Taken, document, objects, records
 from workloads.readers.values import as_float, number, short, trace_file
 
 MAX_CLASSES = 1000  #: the rarest beyond that are one class, "other"
@@ -47,12 +47,19 @@ class Rows:
 
     # ---- reading ----
 
-    def records(self, needed: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
+    def records(self, needed: tuple[str, ...] = (), taken: Taken = None) -> Iterator[dict[str, Any]]:
         """Yield one dict a row, whatever holds them; the caller answers with keep() or skip() for each. `needed`:
-        columns that a table must have."""
+        columns that a table must have. `taken`: who takes many lines at once instead (`records.Taken`) and answers for
+        each of their rows too."""
         contents = look(self.path)
         self._note_packed(contents)
-        for at, row in records(self.path, contents, needed, self._hash.update):
+
+        def counted(lines: bytes, before: int) -> int:
+            count = taken(lines, before) if taken is not None else 0
+            self.read += count
+            return count
+
+        for at, row in records(self.path, contents, needed, self._hash.update, taken and counted):
             self._line = at
             self.read += 1
             yield row
@@ -101,8 +108,12 @@ class Rows:
     def keep(self) -> None:
         self.number.append(self._line)
 
-    def skip(self, reason: str) -> None:
-        self.skipped[reason] += 1
+    def keep_all(self, numbers: np.ndarray) -> None:
+        """File rows int64 [n] that were taken as they are."""
+        self.number.extend(numbers.tolist())
+
+    def skip(self, reason: str, count: int = 1) -> None:
+        self.skipped[reason] += count
 
     def _not_empty(self) -> None:
         if not self.read:

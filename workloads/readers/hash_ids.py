@@ -38,6 +38,11 @@ class IdCodes:
         self._kind = kind
         self._numbers: dict[str, int] = {}
 
+    def are_numbers(self) -> bool:
+        """Whether ids are whole numbers; from now on they are, where none has been seen."""
+        self._kind = self._kind or int
+        return self._kind is int
+
     def column(self, ids: list[Any]) -> np.ndarray | None:
         """int64 [len(ids)], or None when an id is neither whole number nor text, or not what the ids before it are."""
         if not ids:
@@ -97,15 +102,27 @@ class HashIds:
         self._waiting += len(ids) + 1
         return self._waiting < CHUNK_IDS or self._flush()
 
+    def take(self, ids: np.ndarray, counts: np.ndarray) -> bool:
+        """Rows whose ids (int64 [sum of counts], none negative) are known to be whole numbers; False, and nothing is
+        taken, where the file's are text or a row before them has a bad one."""
+        if not (self._flush() and self._codes.are_numbers()):
+            return False
+        self.lengths.extend(counts.tolist())
+        self._append(ids)
+        return True
+
     def _flush(self) -> bool:
         column = self._codes.column(list(chain.from_iterable(self._pending)))
         if column is None:
             return False
+        self._append(column)
+        self._pending, self._waiting = [], 0
+        return True
+
+    def _append(self, column: np.ndarray) -> None:
         if self._flat.typecode == "i" and not np.array_equal(column, column.astype(np.int32)):
             self._flat = array("q", self._flat)
         self._flat.frombytes(column.astype(self._flat.typecode).tobytes())
-        self._pending, self._waiting = [], 0
-        return True
 
     def problem(self) -> tuple[int, tuple[str, Any, str]] | None:
         """(row, what is wrong) of the first pending row that cannot be read."""

@@ -33,6 +33,7 @@ from workloads.readers.common import NO_IDENTITY, Rows, note_ties
 from workloads.readers.coverage import covered
 from workloads.readers.hash_ids import HashIds, fail_on_ids
 from workloads.readers.head import Head
+from workloads.readers.plain_lines import PlainLines
 from workloads.readers.waits import joined
 
 INPUT = ("input_length", "input_tokens")
@@ -75,7 +76,7 @@ def read(
     InputError for ids that no one block size explains, and for sessions that can be read either way."""
     rows = Rows(path, timestamp_unit)
     read = _Read(rows)
-    for record in rows.records():
+    for record in rows.records(taken=read.take):
         read.add(record)
     return read.workload(block_tokens, turns)
 
@@ -94,6 +95,7 @@ class _Read:
     ids: HashIds = field(default_factory=HashIds)
     needs: Dependencies = field(init=False)  #: who waits for whom
     modes: dict[str, str] = field(default_factory=dict)  #: what rows say of themselves -> by what
+    plain_lines: PlainLines = field(default_factory=lambda: PlainLines(PLAIN, listed="hash_ids"))
     plain: set[tuple[str, ...]] = field(default_factory=set)  #: fields of rows that hold nothing but what `PLAIN` names
     seen: set[tuple[str, ...]] = field(default_factory=set)
     others: dict[str, None] = field(default_factory=dict)  #: names of fields that are not used, in order
@@ -104,6 +106,28 @@ class _Read:
         self.needs = Dependencies(self.rows)
 
     # ---- rows ----
+
+    def take(self, lines: bytes, before: int) -> int:
+        """Whole lines behind so many others, all rows of the four fields that Mooncake's own files have: the same as
+        `add` of each, in a fifth of the time. The number of rows, or 0 where there is anything else."""
+        found = self.plain_lines.read(lines) if self.time_name in ("", "timestamp") else None
+        if found is None:
+            return 0
+        columns, counts = found
+        kept = columns["output_length"] > 0
+        n = int(kept.sum())
+        if not n or not self.ids.take(columns["hash_ids"][np.repeat(kept, counts)], counts[kept]):
+            return 0
+        self.time_name = "timestamp"
+        self.rows.keep_all(before + 1 + np.flatnonzero(kept))
+        if n < len(kept):
+            self.rows.skip("zero output", len(kept) - n)
+        for values, name in ((self.inputs, INPUT[0]), (self.outputs, OUTPUT[0]), (self.times, TIME[0])):
+            values.extend(columns[name][kept].tolist())
+        for column in (self.delays, self.sessions, self.plays, self.needs.graph.names):
+            column.extend([None] * n)
+        self.needs.graph.waits.extend([()] * n)
+        return len(kept)
 
     def add(self, record: dict[str, Any]) -> None:
         rows, fields = self.rows, tuple(record)

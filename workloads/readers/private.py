@@ -11,12 +11,13 @@ from typing import Any, NoReturn
 
 from workloads.errors import InputError
 from workloads.readers.common import Rows
+from workloads.readers.records import Taken
 
 
 class PrivateRows(Rows):
-    def records(self, needed: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
+    def records(self, needed: tuple[str, ...] = (), taken: Taken = None) -> Iterator[dict[str, Any]]:
         try:
-            yield from super().records(needed)
+            yield from super().records(needed, taken)
         except InputError as problem:
             raise InputError(without_text(str(problem))) from None
 

@@ -12,7 +12,7 @@ import codecs
 import io
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -31,11 +31,16 @@ _DECIMAL = re.compile(r"\s*[+-]?\d+,\d+\s*", re.ASCII)
 
 Row = tuple[int, dict[str, Any]]
 Seen = Callable[[Any], None] | None
+Taken = Callable[[bytes, int], int] | None
+"""(whole lines, how many are before them) -> how many rows they are, taken as they are, or 0: row by row then."""
 
 
-def records(path: Path, contents: Contents, needed: Collection[str] = (), seen: Seen = None) -> Iterator[Row]:
+def records(
+    path: Path, contents: Contents, needed: Collection[str] = (), seen: Seen = None, taken: Taken = None
+) -> Iterator[Row]:
     """(number, fields) of every row: its line, or in a JSON array and in Parquet its place, from 1. Texts of a table
-    that are JSON lists or objects are read as such. `needed`: columns that a table must have."""
+    that are JSON lists or objects are read as such. `needed`: columns that a table must have. `taken`: who takes JSON
+    lines first, many at once; those that it takes are not among the rows."""
     if contents.kind == container.PARQUET:
         yield from _parquet(path, contents, needed, seen)
         return
@@ -49,7 +54,7 @@ def records(path: Path, contents: Contents, needed: Collection[str] = (), seen: 
         elif contents.kind in (container.JSON_ARRAY, container.JSON_OBJECT):
             yield from _objects(file, path, contents.kind == container.JSON_ARRAY)
         else:
-            yield from _json_lines(file, path)
+            yield from _json_lines(file, path) if taken is None else _lines_left(file, path, taken)
 
 
 def document(path: Path, seen: Seen = None) -> Any:
@@ -108,8 +113,19 @@ def _nested_or_decimal(text: str) -> Any:
 # ---- JSON ----
 
 
-def _json_lines(file: BinaryIO, path: Path) -> Iterator[Row]:
-    number, full, loads = 0, 0, json.loads  # full: the last line that was not blank
+def _lines_left(file: BinaryIO, path: Path, taken: Callable[[bytes, int], int]) -> Iterator[Row]:
+    """The rows of all lines but those that are taken."""
+    number = full = 0
+    while lines := file.read(CHUNK) + file.readline(MAX_ROW + 1):
+        if count := taken(lines, number):
+            number = full = number + count
+        else:
+            number, full = yield from _json_lines(io.BytesIO(lines), path, number, full)
+
+
+def _json_lines(file: BinaryIO, path: Path, number: int = 0, full: int = 0) -> Generator[Row, None, tuple[int, int]]:
+    """The rows of lines behind `number` others, of which the last that was not blank is `full`; returns both anew."""
+    loads = json.loads
     while text := file.readline(MAX_ROW + 1):
         number += 1
         if text.isspace():
@@ -126,6 +142,7 @@ def _json_lines(file: BinaryIO, path: Path) -> Iterator[Row]:
         if type(row) is not dict:
             raise InputError(f"{path}, row {number}: {short(row)}, expected a JSON object")
         yield number, row
+    return number, full
 
 
 def _objects(file: BinaryIO, path: Path, in_array: bool) -> Iterator[Row]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvcast import text
 from kvcast.planner.flags import READ
-from kvcast.planner.words.phrases import burst, larger, load, number, replicas
+from kvcast.planner.words.phrases import at_least, burst, larger, load, number, replicas
 
 
 def command_of(launch: dict[str, Any]) -> tuple[str, list[str]]:
@@ -76,7 +76,11 @@ def _recoverable(made: dict[str, Any], unit: str) -> list[str]:
         return [f"after {burst(recovery)} it is not back at its target {within}"]
     took = f"back after {text.seconds(max(times))} at most, on seeds {', '.join(map(str, recovery['seeds']))}"
     reach = recovery["recoverable_per_s"]
-    up_to = "" if reach is None else f"recoverable capacity: {load(reach, unit)}, back at the target {within} of "
+    up_to = (
+        ""
+        if reach is None
+        else f"recoverable capacity: {at_least(made)}{load(reach, unit)}, back at the target {within} of "
+    )
     return [f"{up_to}{burst(recovery)} (at the offered load {took}){more}"]
 
 
@@ -108,10 +112,11 @@ def advice(made: dict[str, Any]) -> str:
     if not made["advice"]:
         helps = "brings a smaller fleet back soon after the burst" if back else "helps"
         return f"advice: none of {tried} changes that were simulated {helps}"
+    calm = "; what they hold is undisturbed" if made["recovery"] else ""
     lines = [
         f"what lets a smaller fleet come back after the burst, of {tried} changes that were simulated:"
         if back
-        else f"changes that help most, of {tried} that were simulated (by one run each, with and without):"
+        else f"changes that help most, of {tried} that were simulated (by one run each, with and without{calm}):"
     ]
     for place, row in enumerate(made["advice"], 1):
         lines.append(f"{place}. {row['words']}" + "".join(f"\n   --set '{one}'" for one in row["set"]))

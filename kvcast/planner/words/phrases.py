@@ -83,6 +83,15 @@ def number(value: float | None, unit: str) -> str:
     )
 
 
+def at_least(made: dict[str, Any]) -> str:
+    """Before the load that a fleet recovers from, where every load that was looked at is held and recovered from."""
+    recovery, capacity = made["recovery"], made["capacity"]
+    if not recovery or not capacity or recovery["recoverable_per_s"] is None:
+        return ""
+    open_ended = capacity["breaks_at_per_s"] is None
+    return "at least " if open_ended and recovery["recoverable_per_s"] >= capacity["slo_capacity_per_s"] else ""
+
+
 def burst(recovery: dict[str, Any]) -> str:
     """The burst that a plan asks about: 10 minutes at 2 times the load."""
     return f"{text.seconds(recovery['burst_s'])} at {recovery['burst_size']:g} times the load"

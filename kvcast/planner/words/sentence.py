@@ -15,6 +15,7 @@ from kvcast.planner.words.phrases import (
     NAMES,
     PERIOD,
     RECOVERY,
+    at_least,
     burst,
     fleet,
     interval_share,
@@ -62,7 +63,8 @@ def verdict(made: dict[str, Any]) -> str:
     capacity, recovery = made["capacity"], made["recovery"]
     if recovery is not None and recovery["headroom"] is not None:
         parts.append(
-            f"headroom {100 * recovery['headroom']:.0f} %{_surely(capacity, recovery['headroom'])}: recovers up to"
+            f"headroom {at_least(made)}{100 * recovery['headroom']:.0f} %"
+            f"{_surely(capacity, recovery['headroom'])}: recovers up to"
             f" {load(recovery['recoverable_per_s'], capacity['unit'])}{_band(recovery, capacity)}"
         )
     elif capacity is not None and capacity["headroom"] is not None:
@@ -93,10 +95,11 @@ def _back(recovery: dict[str, Any]) -> str:
 
 def _band(recovery: dict[str, Any], capacity: dict[str, Any]) -> str:
     """The loads above those it recovers from that it holds until it is disturbed."""
-    holds = capacity["slo_capacity_per_s"]
+    holds, open_ended = capacity["slo_capacity_per_s"], capacity["breaks_at_per_s"] is None
     if holds <= recovery["recoverable_per_s"]:
-        return ", all that it holds"
-    return f", metastable (holds until disturbed) up to {load(holds, capacity['unit'])}"
+        return ", the highest load that was looked at" if open_ended else ", all that it holds"
+    least = "at least " if open_ended else ""
+    return f", metastable (holds until disturbed) up to {least}{load(holds, capacity['unit'])}"
 
 
 def _surely(capacity: dict[str, Any], headroom: float) -> str:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
 from typing import Any, Protocol
 
 from calibrate.kv_groups import FULL, STATE
-from sim.kvcache.chains import Path
+from sim.kvcache.chains import Path, end_block
 from sim.kvcache.groups import lookup
 from sim.kvcache.groups.rules import GroupRules, Span
 from sim.kvcache.release_order import Node, ReleaseOrderCache, Run
 
-_end_block = itemgetter(1)
 Piece = tuple[Run, int, int]
 """Blocks [lo, hi) of a run."""
 
@@ -316,7 +314,7 @@ class HybridCache(ReleaseOrderCache):
         return False
 
     def ceilings(self, path: Path, hit: int, limit: int) -> tuple[int, int]:
-        own, fleet = self.seen.ceilings(path[bisect_right(path, hit, key=_end_block) :], hit, limit)
+        own, fleet = self.seen.ceilings(path[bisect_right(path, hit, key=end_block) :], hit, limit)
         return own, max(own, fleet)
 
 
@@ -333,7 +331,7 @@ def _add(spans: list[Span], lo: int, hi: int) -> None:
     if not spans or spans[-1][1] < lo:
         spans.append((lo, hi))
         return
-    i = bisect_left(spans, lo, key=_end_block)
+    i = bisect_left(spans, lo, key=end_block)
     j = i
     while j < len(spans) and spans[j][0] <= hi:
         lo, hi = min(lo, spans[j][0]), max(hi, spans[j][1])
