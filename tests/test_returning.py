@@ -115,7 +115,11 @@ def test_the_cheapest_that_is_back_and_meets_is_the_advice(soon, falls, meets, s
 def test_a_router_that_was_settled_with_fewer_gpus_is_advice_too(monkeypatch) -> None:
     monkeypatch.setattr(asked, "changes", lambda *_: [])
     monkeypatch.setattr(asked, "without_changes", lambda *_: {})
-    best = {"change": "router", "set": ["cluster.router=session-hash"], "replicas": 2, "gpus": 2, "scenario": ""}
+    best = {
+        "change": "router",
+        "set": ["cluster.router=session-hash"],
+        "scenario": dumps(change("r", "free", 2).scenario),
+    }
     best["attainment"] = {"mean": 0.99, "low": 0.98, "high": 1.0}
     capacity = Capacity(2.0, "requests/s", 4, 3, 2, 5, {})
     recovery, winner = SimpleNamespace(held=2, seeds=(0,)), change("answer", "free", 3).scenario

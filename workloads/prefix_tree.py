@@ -59,9 +59,7 @@ def from_block_ids(
     def end_of(entry: np.ndarray, row: np.ndarray) -> np.ndarray:
         return np.minimum((entry - offsets[row] + 1) * block_tokens, covered[row])
 
-    if not _one_end_each(
-        code, offsets, block_tokens, covered
-    ):  # one id, different lengths: a partial block is another block
+    if not _one_end_each(code, offsets, block_tokens, covered):  # a partial block of an id is another block
         code = numbered_pairs(code, end_of(np.arange(len(code)), np.repeat(np.arange(n), blocks)))
     return _compress(code, offsets, end_of, root)[:2]
 

@@ -16,6 +16,7 @@ from typing import Any
 from kvcast import text
 from kvcast.planner.advise import side_of, told_of
 from kvcast.planner.candidates import fleet_of
+from kvcast.planner.document import scenario_of
 from kvcast.planner.load import Capacity
 from kvcast.planner.recovery import Recovery, with_burst
 from kvcast.planner.sampled import sampled
@@ -63,10 +64,10 @@ def returning(
         found = _settled(trials, tried, winner, recovery, capacity)
         if found:
             break
-    routed = [] if router is None else [_routed(router, winner, capacity)]
-    same = {row["change"] for row in found}
+    if router is not None and router["change"] not in [row["change"] for row in found]:
+        found = sorted([*found, _routed(router, winner, capacity)], key=lambda row: row["after"]["gpus"])
     return {
-        "advice": sorted([*found, *(row for row in routed if row["change"] not in same)], key=_gpus),
+        "advice": found,
         "tried": [{**told_of(one.change), **NO_GAIN, "reason": one.reason, "back_s": one.back_s} for one in tried],
         "not_tried": without_changes(ADVICE, smaller),
     }
@@ -107,53 +108,45 @@ def _settled(
         if len(times_s) == len(recovery.seeds):  # what falls need not be settled
             judged = trials.settle(Trial(one.scenario, keep=True))
             if judged.meets and judged.attainment is not None:
-                return [_row(one, max(times_s), judged.attainment.mean, winner, capacity)]
+                told, mean = told_of(one.change), judged.attainment.mean
+                return [_row(told, one.scenario, max(times_s), mean, winner, capacity)]
     return []
-
-
-def _gpus(row: dict[str, Any]) -> int:
-    return int(row["after"]["gpus"])
 
 
 def _routed(best: dict[str, Any], winner: Scenario, capacity: Capacity) -> dict[str, Any]:
     """The row of a router that needs fewer GPUs."""
-    before = side_of(None, capacity, (0, capacity.most), winner.cluster.replicas, winner)
-    after = {**before, "attainment": best["attainment"]["mean"], "capacity": None}
-    after |= {"replicas": best["replicas"], "gpus": best["gpus"]}
-    return {
-        **{key: best[key] for key in ("change", "scenario")},
-        "set": [*best["set"], f"cluster.replicas={best['replicas']}"],
-        "asks_for": "",
-        "costs": FREE,
-        **NO_GAIN,
-        "reason": None,
-        "back_s": None,
-        "before": before,
-        "after": after,
-        "saves": True,
-        "words": f"{best['change']}: {gpus(best['gpus'])} instead of {before['gpus']}, back after the burst",
-    }
+    told = {"change": best["change"], "set": best["set"], "asks_for": "", "costs": FREE}
+    return _row(told, scenario_of(best["scenario"]), None, best["attainment"]["mean"], winner, capacity)
 
 
-def _row(one: _Asked, back_s: float, attainment: float, winner: Scenario, capacity: Capacity) -> dict[str, Any]:
+def _row(
+    told: dict[str, Any], fleet: Scenario, back_s: float | None, attainment: float, winner: Scenario, capacity: Capacity
+) -> dict[str, Any]:
+    """As a row of kvcast.planner.advise.advice, of a fleet that was settled. back_s: of the slowest seed, None where
+    it is known to come back and not when."""
     from kvcast.scenario.toml import dumps
 
-    change, n = one.change, one.scenario.cluster.replicas
     before = side_of(None, capacity, (0, capacity.most), winner.cluster.replicas, winner)
-    after = side_of(None, capacity, (0, None), n, one.scenario, attainment)
-    asks = f" (asks for {change.asks_for})" if change.asks_for else ""
-    soon = f"back after {text.seconds(back_s)} at most" if back_s else "back at once"
+    after = side_of(None, capacity, (0, None), fleet.cluster.replicas, fleet, attainment)
+    asks = f" (asks for {told['asks_for']})" if told["asks_for"] else ""
+    back = (
+        f"back after {text.seconds(back_s)} at most"
+        if back_s
+        else "back after the burst"
+        if back_s is None
+        else "back at once"
+    )
     return {
-        **told_of(change),
+        **told,
         **NO_GAIN,
-        "set": [*change.sets, *_size(one.scenario)],
+        "set": [*told["set"], *_size(fleet)],
         "reason": None,
         "back_s": back_s,
-        "scenario": dumps(one.scenario),
+        "scenario": dumps(fleet),
         "before": before,
         "after": after,
         "saves": True,
-        "words": f"{change.words}: {gpus(after['gpus'])} instead of {before['gpus']}, {soon}{asks}",
+        "words": f"{told['change']}: {gpus(after['gpus'])} instead of {before['gpus']}, {back}{asks}",
     }
 
 

@@ -21,6 +21,8 @@ from workloads.readers.values import NOT_JSON
 DIGITS = b"0123456789"
 STYLES = ((b", ", b": "), (b",", b":"))
 """What stands between two values and behind a name: as json.dumps writes by itself, and without spaces."""
+MOST = np.iinfo(np.int64).max
+"""What 64 bits cannot hold is read as this."""
 _DIGIT, _BEFORE, _BEHIND, _ZERO = 1, 2, 4, 8
 _NUMBERS = bytes(byte if byte in DIGITS else ord(" ") for byte in range(256))
 
@@ -57,10 +59,7 @@ class PlainLines:
             return None
         numbers = np.fromstring(lines.translate(_NUMBERS), np.int64, sep=" ")
         width = len(shape.names) - 1 + counts
-        filled = len(numbers) == width.sum()
-        if (
-            not filled or numbers.max() == np.iinfo(np.int64).max
-        ):  # what 64 bits cannot hold is read as the most they do
+        if len(numbers) != width.sum() or numbers.max() == MOST:
             return None
         at, listed, columns = np.cumsum(width) - width, np.ones(len(numbers), bool), {}
         for name in shape.names:

@@ -223,12 +223,12 @@ def _begin(scenario: Scenario) -> None:
 
 
 def _added() -> None:
-    """One more pool, of the first GPU of the list that none has."""
-    state = st.session_state
-    pools = state[POOLS]
-    names, used = [pool.name for pool in pools], [pool.hardware.get("gpu") for pool in pools]
-    gpu = next(one for one in choices.gpus() if one not in (*used, *names))
-    _become((*pools, PoolConfig(gpu, 1, {"gpu": gpu})))
+    """One more pool, of the first GPU of the list that none has; where all are there, the first again."""
+    pools = st.session_state[POOLS]
+    taken = {word for pool in pools for word in (pool.name, pool.hardware.get("gpu"))}
+    gpu = next((one for one in choices.gpus() if one not in taken), None)
+    first = next(iter(choices.gpus()))
+    _become((*pools, PoolConfig(gpu or f"pool-{len(pools) + 1}", 1, {"gpu": gpu or first})))
 
 
 def _removed(scenario: Scenario, i: int) -> None:
